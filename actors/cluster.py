@@ -1,0 +1,75 @@
+"""Joining or starting a Ray cluster, and leaving it. The only module that calls ``ray.init``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import ray
+
+from rayeval.exceptions import PlacementError
+
+_OBJECT_STORE_BYTES = 256 << 20
+"""Replies are about 1 MB and fetched at once: a few for each actor are ever alive."""
+
+
+def prepare_environment() -> None:
+    """Settings that must stand before Ray starts anything; what the user has set wins.
+
+    Without ``RAY_AUTH_MODE`` a local cluster makes a token file on first use and behaves otherwise from then on.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+
+def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> str:
+    """Join the cluster at ``address`` or ``RAY_ADDRESS``, else start one of this process's own. -> what was joined, in words.
+
+    A head that merely runs on this machine is never joined. Raises PlacementError when the cluster does not answer.
+    """
+    prepare_environment()
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if ray.is_initialized():
+        return "the Ray of this process"
+    if address == "local":
+        cpus = max(os.cpu_count() or 1, actors + 1)
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=log_to_driver,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",  # nothing of a local run listens beyond this machine
+        )
+        return f"a local Ray of {cpus} CPUs"
+    try:
+        ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise PlacementError(f"the Ray cluster at {address} cannot be joined: {str(error).splitlines()[0]}") from error
+    return f"the Ray cluster at {address}"
+
+
+def free_cpus() -> int:
+    """CPUs that actors may take."""
+    return max(1, int(ray.available_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+
+
+def import_paths() -> tuple[str, ...]:
+    """Directories from which a user's classes are imported in this process, for its actors."""
+    return tuple(dict.fromkeys([os.getcwd(), *(p for p in sys.path if p and os.path.isdir(p))]))
+
+
+def job_id() -> str | None:
+    """Id of the submitted Ray job this process runs in; None outside one."""
+    return os.environ.get("RAYEVAL_SUBMISSION_ID") or os.environ.get("RAY_JOB_ID")
+
+
+def leave() -> None:
+    """End this process's part in the cluster, and the cluster if it was started here."""
+    if ray.is_initialized():
+        ray.shutdown()

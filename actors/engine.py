@@ -1,0 +1,451 @@
+"""Run a plan: from a configuration to a directory of durable traces and an exit code.
+
+Order, each step undone by the ones around it in reverse: lock the directory, repair its tail, check or write the manifest, start the
+demo if asked, look at the servers, clear what an earlier driver left, run the pool, clear again, summarize, unlock.
+Closing rule: whatever ends the run, the demo is stopped, Ray is left, the last status says ``ended`` with its exit code, and the lock is
+given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvloop
+
+from actors import cluster, recovery
+from actors.dealing import Dealer
+from actors.handles import ActorHandle, LocalHandle, RayHandle
+from actors.ledger import Ledger
+from actors.messages import ActorSpec
+from actors.pool import PoolSettings, RolloutPool
+from actors.progress import Progress
+from actors.queue import JobQueue, JobState
+from rayeval.config import LoadedConfig
+from rayeval.demo import DemoServers, start_demo
+from rayeval.display import RunDisplay
+from rayeval.environments import Environment, load_environment
+from rayeval.exceptions import EndpointsOutError, InputError, RayevalError, RefusedError
+from rayeval.plan import Plan, check_manifest, manifest_of, record_test_access
+from rayeval.schemas import EnvironmentIdentity, ExitCode, JsonObject
+from rayeval.store import (
+    LeaseJournal,
+    ResumeIndex,
+    RunDirectory,
+    RunLock,
+    TraceLog,
+    load_resume_index,
+    repair_torn_tail,
+    write_launch,
+    write_status,
+)
+from rayeval.summary import summarize_run
+
+RESETS_PER_S = 200.0
+"""Resets a server may get in a second, over all actors."""
+EPISODES_PER_ACTOR = 256
+_STATUS_EVERY_S = 1.0
+_CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What ``rayeval run`` asks for."""
+
+    loaded: LoadedConfig
+    plan: Plan
+    run_dir: Path
+    retry_failed: bool = False
+    """Run only the episodes that failed before."""
+    retry_quarantined: bool = False
+    fail_fast: bool = False
+    """Drain at the first episode that fails for good."""
+    same_weights: bool = False
+    """A resume with another model URL serves the same weights."""
+    address: str | None = None
+    """Ray cluster to join."""
+    show: bool = False
+    """Run in this process, without Ray, and tell the display every moment."""
+    argv: tuple[str, ...] = ()
+    max_failed: int | None = None
+    """Episodes that may fail for good before the exit code is 1; None: ``execution.max_failed``."""
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """How a run ended."""
+
+    exit_code: ExitCode
+    reason: str | None
+    run_dir: Path
+    summary: JsonObject | None
+    status: JsonObject = field(default_factory=dict)
+
+
+class StopSignals:
+    """SIGINT and SIGTERM: the first one asks for a drain, the second one ends at once.
+
+    Ray takes both over in ``ray.init``, so they are installed before it, and again by the loop after it.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._on_first: Callable[[signal.Signals], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Take the signals, unless this is not the main thread (then whoever runs the thread owns them)."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, self._handle)
+            self._before.setdefault(number, before)
+
+    def restore(self) -> None:
+        """Give the signals back."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def listen(self, loop: asyncio.AbstractEventLoop, on_first: Callable[[signal.Signals], None]) -> None:
+        """From now on the first signal calls ``on_first`` in the loop; one that came before calls it at once."""
+        self._loop, self._on_first = loop, on_first
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._handle, number)
+        if self.received is not None:
+            loop.call_soon(on_first, self.received)
+
+    def _handle(self, number: int, _frame: object = None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = signal.Signals(number)
+        if self._loop is not None and self._on_first is not None:
+            self._loop.call_soon_threadsafe(self._on_first, self.received)
+
+    @property
+    def exit_code(self) -> ExitCode | None:
+        """128 + the signal's number."""
+        return None if self.received is None else ExitCode(128 + self.received)
+
+
+def run(request: RunRequest, display: RunDisplay) -> RunOutcome:
+    """Run (or resume) a plan to its end. Raises RayevalError for what stops it before the first episode."""
+    signals = StopSignals()
+    signals.install()
+    try:
+        with _Engine(request, display, signals) as engine:
+            return engine.run()
+    finally:
+        signals.restore()
+
+
+class _Engine:
+    """One invocation."""
+
+    def __init__(self, request: RunRequest, display: RunDisplay, signals: StopSignals) -> None:
+        self._request, self._display, self._signals = request, display, signals
+        self._config = request.loaded.config
+        self._plan = request.plan
+        self._run_dir = RunDirectory(request.run_dir)
+        self._stack = contextlib.ExitStack()
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._pinned = EnvironmentIdentity()
+        self._unaccounted: dict[str, int] = {}
+        self._notes: list[str] = []
+
+    def __enter__(self) -> _Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    # ---- before the first episode -------------------------------------------------------------------------------------------------
+
+    def run(self) -> RunOutcome:
+        plan, config = self._plan, self._config
+        manifest = manifest_of(plan, self._request.loaded)
+        if self._run_dir.manifest.exists():
+            self._check(manifest)  # before anything is touched
+        self._run_dir.create()
+        self._lock = RunLock.acquire(self._run_dir, job_id=cluster.job_id(), on_wait=lambda text: self._display.note("warning", text))
+        self._stack.callback(self._lock.release)
+        if self._run_dir.manifest.exists():
+            self._check(manifest)  # another driver may have written it meanwhile
+        else:
+            record_test_access(plan, self._request.loaded)
+            self._run_dir.write_manifest(manifest)
+        loaded = self._request.loaded
+        write_launch(
+            self._run_dir,
+            config_text=loaded.text,
+            resolved=config.model_dump(mode="json"),
+            origins=loaded.origins,
+            argv=self._request.argv,
+        )
+        torn = repair_torn_tail(self._run_dir)
+        if torn:
+            self._note("warning", f"{torn} bytes of an unfinished line were cut off and kept in {self._run_dir.torn.name}")
+        index = load_resume_index(self._run_dir)
+        if index.completed and not config.execution.resume:
+            raise RefusedError(
+                f"execution.resume is false and {self._run_dir.path} holds {len(index.completed)} completed episodes; "
+                "give another experiment.name or execution.resume=true"
+            )
+        self._run_dir.point_latest()
+        queue = JobQueue(
+            plan,
+            index,
+            attempts=config.execution.attempts,
+            longest_first=config.execution.order == "longest_first",
+            only_failed=self._request.retry_failed,
+            quarantined=() if self._request.retry_quarantined else tuple(index.quarantined),
+        )
+        self._progress = Progress(self._run_dir.name, plan.job_count, queue, self._started_at)
+        self._display.start(
+            {
+                "run": self._run_dir.name,
+                "path": str(self._run_dir.path),
+                "config": str(self._request.loaded.path),
+                "planned": plan.job_count,
+                "reused": queue.counts[JobState.REUSED],
+                "to_run": queue.waiting,
+                "failed_before": queue.failed_before,
+                "quarantined": queue.quarantined,
+                "fingerprint": plan.fingerprint,
+            }
+        )
+        if queue.over:
+            return self._end(None, None, index)
+        servers, endpoints = self._endpoints()
+        actors = self._actor_count()
+        if not self._request.show:
+            where = cluster.join(self._request.address, actors)
+            self._stack.callback(cluster.leave)
+            self._note("debug", f"on {where}")
+            actors = self._actor_count(cluster.free_cpus())
+            self._signals.install()
+        loop_factory = None if os.environ.get("RAYEVAL_LOOP") == "asyncio" else uvloop.new_event_loop
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(self._drive(queue, index, servers, endpoints, actors))
+
+    def _check(self, manifest: JsonObject) -> None:
+        check_manifest(self._run_dir.read_manifest(), manifest, self._request.same_weights)
+
+    def _endpoints(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """-> (environment servers, model endpoints), the demo started where asked."""
+        config = self._config
+        servers, endpoints = config.environment.base_urls, config.model.base_urls
+        if "demo" in servers or "demo" in endpoints:
+            demo: DemoServers = start_demo()
+            self._stack.callback(demo.close)
+            servers = (demo.shop_url,) if "demo" in servers else servers
+            endpoints = (demo.model_url,) if "demo" in endpoints else endpoints
+        return servers, endpoints
+
+    def _actor_count(self, free_cpus: int | None = None) -> int:
+        execution = self._config.execution
+        if execution.actors != "auto":
+            return min(int(execution.actors), execution.concurrency)
+        wanted = -(-execution.concurrency // EPISODES_PER_ACTOR)
+        return max(1, min(wanted, free_cpus if free_cpus is not None else wanted))
+
+    # ---- episodes -----------------------------------------------------------------------------------------------------------------
+
+    async def _drive(
+        self, queue: JobQueue, index: ResumeIndex, servers: tuple[str, ...], endpoints: tuple[str, ...], actors: int
+    ) -> RunOutcome:
+        config, execution = self._config, self._config.execution
+        loop = asyncio.get_running_loop()
+        for endpoint in endpoints:
+            await _reach("model.base_url", endpoint)
+        environment = load_environment(config, self._plan.persona, servers)
+        journal = LeaseJournal(self._run_dir.leases)
+        pool: RolloutPool | None = None
+        status: asyncio.Task[None] | None = None
+        try:
+            await self._clear_before(environment, journal)
+            admission = {c.server: max(0, min(c.slots, c.free)) for c in self._agreeing(await recovery.capacities(environment))}
+            log = TraceLog(self._run_dir, self._lock, execution.fsync)
+            provenance: JsonObject = {"plan_fingerprint": self._plan.fingerprint}
+
+            def pin(identity: EnvironmentIdentity) -> None:
+                self._run_dir.write_environment(identity._asdict())
+
+            def on_final_failure(kind: str) -> None:
+                if self._request.fail_fast and pool is not None:
+                    pool.drain(f"an episode failed for good ({kind}) and -x was given", ExitCode.FAILED_EPISODES)
+
+            ledger = Ledger(
+                log,
+                queue,
+                provenance,
+                self._pinned,
+                on_pinned=pin,
+                on_changed=lambda server, why: pool.refuse_server(server, why) if pool is not None else None,
+                on_final_failure=on_final_failure,
+                on_fatal=lambda error: pool.fatal(error) if pool is not None else None,
+            )
+
+            def make_spec(actor_id: str, slots: int) -> ActorSpec:
+                return ActorSpec(
+                    actor_id=f"{self._lock.epoch}-{actor_id}",
+                    config=config.model_dump(mode="json"),
+                    system_prompt=self._plan.system_prompt,
+                    skill_bank=self._plan.skill_bank,
+                    persona=self._plan.persona,
+                    provenance=provenance,
+                    servers=servers,
+                    endpoints=endpoints,
+                    slots=slots,
+                    fence_s=execution.fence_s,
+                    resets_per_s=RESETS_PER_S / actors,
+                    pinned=self._pinned,
+                    sys_path=cluster.import_paths(),
+                )
+
+            def spawn(spec: ActorSpec) -> ActorHandle:
+                return LocalHandle(spec, self._display.event) if self._request.show else RayHandle(spec)
+
+            pool = RolloutPool(
+                PoolSettings(
+                    actors=actors,
+                    slots=execution.concurrency,
+                    fence_s=execution.fence_s,
+                    grace_s=execution.grace_s,
+                    stall_timeout_s=execution.stall_timeout_s,
+                ),
+                queue=queue,
+                ledger=ledger,
+                dealer=Dealer(admission),
+                journal=journal,
+                environment=environment,
+                endpoints=endpoints,
+                make_spec=make_spec,
+                spawn=spawn,
+                note=self._note,
+            )
+            self._signals.listen(loop, lambda number: pool.drain(f"{number.name} was received", ExitCode(128 + number)))
+            self._progress.attach(pool, ledger)
+            status = asyncio.create_task(self._report())
+            await pool.run()
+            status.cancel()
+            if isinstance(pool.error, InputError):
+                raise pool.error
+            await log.close()
+            await self._clear_after(environment)
+        finally:
+            if status is not None:
+                status.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(15.0):
+                    await environment.aclose()
+            journal.close()
+        return self._end(pool.exit_code, pool.reason, index)
+
+    async def _clear_before(self, environment: Environment, journal: LeaseJournal) -> None:
+        found = await recovery.recover(environment, self._run_dir, journal, self._config.execution.fence_s, self._note)
+        if found.actors:
+            self._note(
+                "info",
+                f"{found.actors} actors of an earlier driver were fenced and {found.released} of their leases released"
+                + (f", {found.unreleased} could not be" if found.unreleased else ""),
+            )
+        if self._exclusive:
+            await recovery.clear_exclusive(environment, self._note)
+        pinned = self._run_dir.read_environment()
+        if pinned is not None:
+            self._pinned = EnvironmentIdentity(**{k: pinned.get(k) for k in EnvironmentIdentity._fields})
+
+    async def _clear_after(self, environment: Environment) -> None:
+        try:
+            if self._exclusive:
+                await recovery.clear_exclusive(environment, self._note)
+            else:
+                self._unaccounted = await recovery.unaccounted(environment, Counter())
+        except EndpointsOutError as error:
+            self._note("warning", f"leases could not be counted at the end: {error}")
+
+    @property
+    def _exclusive(self) -> bool:
+        chosen = self._config.execution.exclusive_environment
+        return chosen if isinstance(chosen, bool) else "demo" in self._config.environment.base_urls
+
+    def _agreeing(self, found: Any) -> Iterator[Any]:
+        """Servers of the pinned identity; what no server has been pinned to yet is pinned by the first one."""
+        agreeing = 0
+        said: str | None = None
+        for capacity in found:
+            said = capacity.identity.differs_from(self._pinned)
+            if said is not None:
+                self._note("error", f"environment {capacity.server} gets no work: it is of another version ({said})")
+                continue
+            merged = self._pinned.merged(capacity.identity)
+            if merged != self._pinned:
+                self._pinned = merged
+                self._run_dir.write_environment(merged._asdict())
+            agreeing += 1
+            yield capacity
+        if not agreeing:
+            raise RefusedError(f"environment: no server is of the version the run began with ({said}); give another experiment.name")
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(_STATUS_EVERY_S)
+            current = self._progress.status("running")
+            write_status(self._run_dir, current)
+            self._display.update(current)
+
+    # ---- the end ------------------------------------------------------------------------------------------------------------------
+
+    def _end(self, exit_code: ExitCode | None, reason: str | None, index: ResumeIndex) -> RunOutcome:
+        extras: JsonObject = {"unaccounted_leases": self._unaccounted} if self._unaccounted else {}
+        summary: JsonObject | None = None
+        try:
+            summary = summarize_run(self._run_dir, extras)
+            self._run_dir.write_summary(summary)
+        except RayevalError as error:
+            self._note("error", f"the summary could not be written: {error}")
+            if exit_code is None:
+                exit_code, reason = error.exit_code, str(error)
+        if exit_code is None:
+            failed = int(summary["counts"]["failed"]) if summary else 0
+            allowed = self._request.max_failed
+            if allowed is None:
+                allowed = self._config.execution.allowed_failures(self._plan.job_count)
+            exit_code = ExitCode.FAILED_EPISODES if failed > allowed else ExitCode.OK
+            if exit_code is ExitCode.FAILED_EPISODES:
+                reason = f"{failed} episodes failed for good, {allowed} were allowed"
+        status = self._progress.status("ended") | {"exit_code": int(exit_code), "reason": reason}
+        write_status(self._run_dir, status)
+        outcome = RunOutcome(exit_code, reason, self._run_dir.path, summary, status)
+        self._display.end({"exit_code": int(exit_code), "reason": reason, "summary": summary, "status": status})
+        return outcome
+
+    def _note(self, level: str, text: str) -> None:
+        self._display.note(level, text)
+
+
+async def _reach(field_name: str, url: str) -> None:
+    """Whether anything listens at a URL, before a thousand episodes find out. Raises EndpointsOutError."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError) as error:
+        why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+        raise EndpointsOutError(f"{field_name} = {url!r}: nothing answers there ({why}); start the server or give its URL") from error
+    writer.close()

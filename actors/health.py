@@ -1,0 +1,84 @@
+"""Signs of life, from a thread of the driver's own, so that a busy driver loop does not let actors lapse.
+
+Every ``EVERY_S`` each watched actor is pinged; the ping renews its right to act and says how long ago its work loop ran.
+The thread writes plain values that the driver's loop reads; it changes nothing else. Closing rule: ``stop()`` ends it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from actors.handles import ActorHandle
+
+EVERY_S = 5.0
+SILENT_S = 30.0
+"""No answer for this long, or a work loop this old: the actor is killed and fenced."""
+SLOW_S = 5.0
+"""A work loop this old gets no new jobs."""
+
+
+@dataclass(slots=True)
+class Vitals:
+    """What is known of one actor. Times are ``time.monotonic()`` of the driver."""
+
+    answered_at: float
+    asked_at: float
+    """When the last ping was sent: no renewal by ping can be later than its answer, or than now while it is unanswered."""
+    tick_age_s: float = 0.0
+
+    def silence_s(self, now: float) -> float:
+        """Seconds without an answer."""
+        return now - self.answered_at
+
+
+class HealthThread:
+    """Pings every watched actor."""
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+        self._watched: dict[str, tuple[ActorHandle, Vitals]] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ping")
+
+    def start(self) -> None:
+        """Begin pinging."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; unanswered pings are left to their deadlines."""
+        self._stopped.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def watch(self, actor_id: str, handle: ActorHandle) -> Vitals:
+        """Begin watching; -> the record that the thread keeps up to date."""
+        now = time.monotonic()
+        vitals = Vitals(now, now)
+        with self._lock:
+            self._watched[actor_id] = (handle, vitals)
+        return vitals
+
+    def forget(self, actor_id: str) -> None:
+        """Stop pinging an actor: from now on nothing of this thread renews it."""
+        with self._lock:
+            self._watched.pop(actor_id, None)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            with self._lock:
+                watched = list(self._watched.values())
+            for handle, vitals in watched:
+                if self._stopped.is_set():
+                    return
+                self._pool.submit(self._ask, handle, vitals)
+
+    def _ask(self, handle: ActorHandle, vitals: Vitals) -> None:
+        vitals.asked_at = time.monotonic()
+        answer = handle.ping(self._every_s)
+        if answer is not None:
+            vitals.answered_at = time.monotonic()
+            vitals.tick_age_s = answer.tick_age_s

@@ -1,0 +1,200 @@
+"""From replies to durable traces: what the driver commits and what it counts.
+
+Invariants:
+* A trace is committed only while its ticket is out, so no line of an episode follows its completed line.
+* ``done`` and ``failed`` move only when the line and its fsync are behind us; the queue's own state moves when the line is handed over.
+* A failed write ends the run: ``on_fatal`` is called once and nothing is committed after it.
+Closing rule: ``settled()`` returns once every line handed over is durable or the log has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from actors.queue import JobQueue, Ticket
+from rayeval.schemas import (
+    TRACE_SCHEMA,
+    EnvironmentIdentity,
+    EpisodeStatus,
+    ErrorKind,
+    FinishedTrace,
+    JsonObject,
+    Receipt,
+)
+from rayeval.store import TraceLog
+from rayeval.summary import figures_of
+
+_SETTLE_S = 60.0
+
+
+class Ledger:
+    """Commits traces and keeps the live figures of this invocation."""
+
+    def __init__(
+        self,
+        log: TraceLog,
+        queue: JobQueue,
+        provenance: JsonObject,
+        pinned: EnvironmentIdentity,
+        *,
+        on_pinned: Callable[[EnvironmentIdentity], None],
+        on_changed: Callable[[str, str], None],
+        on_final_failure: Callable[[str], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._queue = queue
+        self._provenance = provenance
+        self.pinned = pinned
+        self._on_pinned, self._on_changed = on_pinned, on_changed
+        self._on_final_failure, self._on_fatal = on_final_failure, on_fatal
+        self._open: set[asyncio.Future[Any]] = set()
+        self.fatal: BaseException | None = None
+        self.done = 0
+        """Episodes completed and durable in this invocation."""
+        self.failed = 0
+        """Episodes failed for good, their last line durable."""
+        self.retries = 0
+        self.lost = 0
+        self.late = 0
+        """Results dropped because their actor had been declared dead."""
+        self.open_bytes = 0
+        """Bytes handed to the log and not durable yet."""
+        self.reward_sum = 0.0
+        self.reward_n = 0
+        self.totals: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+
+    def commit(self, results: Sequence[tuple[Ticket, FinishedTrace]]) -> None:
+        """Hand a batch of finished attempts to the log."""
+        if self.fatal is not None:
+            self.late += len(results)
+            return
+        traces: list[FinishedTrace] = []
+        final_failures: list[str] = []
+        for ticket, trace in results:
+            trace = self._checked(ticket, trace)
+            if trace.status == EpisodeStatus.COMPLETED:
+                self._queue.complete(ticket)
+            elif self._queue.fail(ticket, trace.retryable):
+                self.retries += 1
+            else:
+                final_failures.append(str(trace.error_kind))
+            traces.append(trace)
+        self._hand_over(traces, final_failures)
+
+    def commit_lost(self, tickets: Sequence[Ticket], cause: str) -> None:
+        """Write a line for each attempt that was lost with its actor."""
+        if self.fatal is not None or not tickets:
+            return
+        traces: list[FinishedTrace] = []
+        final_failures: list[str] = []
+        for ticket in tickets:
+            self.lost += 1
+            if not self._queue.lose(ticket):
+                final_failures.append(ErrorKind.LOST)
+            traces.append(self._failed_line(ticket, "lost", ErrorKind.LOST, "ActorLost", cause, retryable=True))
+        self._hand_over(traces, final_failures)
+
+    async def settled(self) -> None:
+        """Wait until everything handed over is durable or has failed."""
+        while self._open and self.fatal is None:
+            await asyncio.wait(self._open, timeout=_SETTLE_S)
+
+    def _hand_over(self, traces: Sequence[FinishedTrace], final_failures: Sequence[str]) -> None:
+        size = sum(len(t.line) for t in traces)
+        self.open_bytes += size
+        future = self._log.append(traces)
+        self._open.add(future)
+
+        def durable(done: asyncio.Future[list[Receipt]]) -> None:
+            self._open.discard(done)
+            self.open_bytes -= size
+            error = done.exception() if not done.cancelled() else asyncio.CancelledError()
+            if error is not None:
+                if self.fatal is None:
+                    self.fatal = error
+                    self._on_fatal(error)
+                return
+            for trace in traces:
+                self._count(trace)
+            for kind in final_failures:
+                self.failed += 1
+                self.failures[kind] += 1
+                self._on_final_failure(kind)
+
+        future.add_done_callback(durable)
+
+    def _count(self, trace: FinishedTrace) -> None:
+        figures = trace.figures
+        for name in ("steps", "actions", "invalid_actions", "protocol_errors"):
+            self.totals[name] += int(figures.get(name) or 0)
+        self.totals["tokens"] += int((figures.get("tokens") or {}).get("total_tokens") or 0)
+        for cause, n in (figures.get("model_retries") or {}).items():
+            self.totals[f"model_retry.{cause}"] += n
+        if trace.status == EpisodeStatus.COMPLETED:
+            self.done += 1
+            reward = figures.get("reward")
+            if isinstance(reward, int | float):
+                self.reward_sum += reward
+                self.reward_n += 1
+
+    def _checked(self, ticket: Ticket, trace: FinishedTrace) -> FinishedTrace:
+        """Hold a completed trace to the environment's identity: the first one pins what is not pinned yet."""
+        if trace.error_kind == ErrorKind.ENVIRONMENT_CHANGED:
+            self._on_changed(trace.server or "", "an attempt met another version of the environment")
+            return trace
+        if trace.status != EpisodeStatus.COMPLETED:
+            return trace
+        difference = trace.identity.differs_from(self.pinned)
+        if difference is not None:
+            self._on_changed(trace.server or "", difference)
+            return self._failed_line(
+                ticket,
+                "evaluator_boundary",
+                ErrorKind.ENVIRONMENT_CHANGED,
+                "EnvironmentChanged",
+                difference,
+                retryable=True,
+            )
+        merged = self.pinned.merged(trace.identity)
+        if merged != self.pinned:
+            self.pinned = merged
+            self._on_pinned(merged)
+        return trace
+
+    def _failed_line(self, ticket: Ticket, stage: str, kind: ErrorKind, name: str, message: str, *, retryable: bool) -> FinishedTrace:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        job = ticket.job
+        trace: dict[str, Any] = {
+            "schema_version": TRACE_SCHEMA,
+            "episode_id": job.episode_id,
+            "attempt": ticket.attempt,
+            "status": EpisodeStatus.FAILED,
+            "job": job._asdict(),
+            "provenance": self._provenance,
+            "started_at": now,
+            "ended_at": now,
+            "duration_ms": 0.0,
+            "reset": None,
+            "selected_skills": [],
+            "conversation": [],
+            "steps": [],
+            "final": None,
+            "error": {"stage": stage, "kind": kind, "type": name, "message": message, "retryable": retryable},
+        }
+        figures: Mapping[str, Any] = figures_of(trace)
+        line = orjson.dumps(trace, option=orjson.OPT_APPEND_NEWLINE)
+        return FinishedTrace(job.episode_id, ticket.attempt, EpisodeStatus.FAILED, line, kind, retryable, figures)
+
+
+def described(error: BaseException) -> str:
+    """The traceback of an error that is nobody's input."""
+    return "".join(traceback.format_exception(error)).rstrip()

@@ -1,0 +1,81 @@
+"""One actor as the driver sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from actors.handles import ActorHandle
+from actors.health import Vitals
+from actors.messages import ActorInfo, ActorSpec, Reply
+from actors.queue import Ticket
+from rayeval.schemas import EnvironmentIdentity, Lease
+
+
+class MemberState(StrEnum):
+    """Where an actor stands."""
+
+    STARTING = "starting"
+    """Asked for; not placed yet."""
+    WORKING = "working"
+    SLOW = "slow"
+    """Its work loop is late: it keeps what it has and gets no new jobs."""
+    DEAD = "dead"
+    """Declared dead. It may still be alive; its results are dropped, its slots stay taken until it is fenced."""
+    ENDED = "ended"
+    """Stopped in good order, or fenced and cleared."""
+
+
+@dataclass(slots=True)
+class Member:
+    """State of one actor. Changed only in the driver's loop."""
+
+    spec: ActorSpec
+    handle: ActorHandle
+    state: MemberState = MemberState.STARTING
+    info: ActorInfo | None = None
+    vitals: Vitals | None = None
+    jobs: dict[str, tuple[Ticket, str]] = field(default_factory=dict)
+    """Dispatched and not ended: episode id -> (ticket, model endpoint)."""
+    held: dict[str, Lease] = field(default_factory=dict)
+    """Leases it is known to hold, by lease id."""
+    nudge: asyncio.Event = field(default_factory=asyncio.Event)
+    orders: int = 0
+    acknowledged: int = 0
+    """Replies up to this number have been taken."""
+    ahead: set[int] = field(default_factory=set)
+    """Numbers of replies taken beyond the first gap."""
+    last: Reply | None = None
+    told_give_back: bool = False
+    told_cancel: bool = False
+    told_pinned: EnvironmentIdentity | None = None
+    cancel_wanted: set[str] = field(default_factory=set)
+
+    @property
+    def actor_id(self) -> str:
+        return self.spec.actor_id
+
+    @property
+    def slots(self) -> int:
+        return self.info.slots if self.info is not None else self.spec.slots
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is given orders."""
+        return self.state in (MemberState.WORKING, MemberState.SLOW)
+
+    def took(self, number: int) -> bool:
+        """Mark a reply as taken. -> False when it had been taken before."""
+        if number <= self.acknowledged or number in self.ahead:
+            return False
+        self.ahead.add(number)
+        while self.acknowledged + 1 in self.ahead:
+            self.acknowledged += 1
+            self.ahead.discard(self.acknowledged)
+        return True
+
+    def held_on(self) -> Counter[str]:
+        """Leases for each server."""
+        return Counter(lease.server for lease in self.held.values())

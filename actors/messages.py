@@ -1,0 +1,132 @@
+"""What crosses between the driver and an actor. Plain tuples and bytes: they are pickled for every exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rayeval.schemas import EnvironmentIdentity, EpisodeJob, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSpec:
+    """All an actor needs to build its clients where it lives. Light and picklable; holds no secret (the API key is read there)."""
+
+    actor_id: str
+    config: JsonObject
+    """``Config.model_dump(mode="json")``."""
+    system_prompt: str
+    skill_bank: JsonObject | None
+    persona: bool
+    provenance: JsonObject
+    """The static part of every trace's provenance."""
+    servers: tuple[str, ...]
+    """Resolved environment base URLs."""
+    endpoints: tuple[str, ...]
+    """Resolved model base URLs."""
+    slots: int
+    fence_s: float
+    resets_per_s: float
+    """This actor's share of the resets a server may get in a second."""
+    pinned: EnvironmentIdentity
+    sys_path: tuple[str, ...] = ()
+    """Directories a user's own classes are imported from."""
+
+
+class ActorInfo(NamedTuple):
+    """Where an actor lives, as it says itself."""
+
+    node_id: str
+    host: str
+    boot_id: str
+    pid: int
+    start_time: float
+    """Process start in seconds since the epoch, as psutil reads it: with the pid it names one process."""
+    slots: int
+    """Slots it can bear: what was asked, or fewer when file descriptors are short."""
+
+
+class Assignment(NamedTuple):
+    """A job on its way to an actor."""
+
+    job: EpisodeJob
+    attempt: int
+    endpoint: str
+    """Model base URL, kept for the whole episode so that prefix caches hit."""
+
+
+@dataclass(slots=True)
+class Order:
+    """Driver to actor, one an exchange."""
+
+    number: int
+    """From 1; the actor applies each order when it arrives, and only the newest one waits."""
+    ack: int
+    """Number of the last reply the driver has."""
+    assignments: tuple[Assignment, ...] = ()
+    quotas: dict[str, int] | None = None
+    """New quota for each server; None: as before."""
+    slots: int | None = None
+    flush_s: float = 0.05
+    lease_flush_s: float = 0.025
+    idle_s: float = 1.0
+    pinned: EnvironmentIdentity | None = None
+    cancel: tuple[str, ...] = ()
+    """Episode ids to cancel; ``("*",)``: all, queued and running."""
+    give_back: bool = False
+    """Return what is queued and not started (drain)."""
+    resend: bool = False
+    """The reply after ``ack`` was lost on the way: send it again."""
+
+
+class Record(NamedTuple):
+    """One finished trace inside a reply; its line is the next ``length`` bytes of ``Reply.data``."""
+
+    episode_id: str
+    attempt: int
+    status: str
+    length: int
+    error_kind: str | None
+    retryable: bool
+    figures: dict[str, Any]
+    identity: EnvironmentIdentity
+    server: str
+
+
+class LeaseChange(NamedTuple):
+    event: str
+    """``held`` or ``ended``."""
+    server: str
+    env_idx: int
+    lease_id: str
+
+
+@dataclass(slots=True)
+class Reply:
+    """Actor to driver."""
+
+    number: int
+    order: int
+    """Number of the newest order applied when this was made."""
+    records: list[Record] = field(default_factory=list)
+    data: bytes = b""
+    leases: list[LeaseChange] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+    """Episode ids given back unfinished: queued ones on drain, cancelled ones."""
+    taken: dict[str, int] = field(default_factory=dict)
+    """For each server: max(quota in force, slots in use)."""
+    in_flight: int = 0
+    queued: int = 0
+    resetting: dict[str, int] = field(default_factory=dict)
+    """For each server: resets not answered yet."""
+    lag_s: float = 0.0
+    """Largest delay of the actor's loop since the last reply, in seconds."""
+    missed: list[Reply] = field(default_factory=list)
+    """Earlier replies sent again because they were asked for."""
+
+
+class Ping(NamedTuple):
+    """Answer of the control thread."""
+
+    tick_age_s: float
+    """Seconds since the work loop last ran."""

@@ -1,0 +1,562 @@
+"""RolloutPool: feeds actors from one queue, takes their traces, replaces the dead ones.
+
+Owners and invariants:
+* One asyncio loop owns every field here and in ``Member``; the health thread only writes ``Vitals``. No await stands between reading the
+  queue or a quota and acting on it.
+* Each actor has one ``_serve`` task. It keeps one exchange open, and a second one only when there is something to say.
+* A job leaves ``member.jobs`` exactly once: by its record, by being given back, or by the burial of its actor.
+* Results of an actor declared dead are dropped and counted; its jobs and slots are used again only after ``burial.fence``.
+* Every reference is awaited at once, so that no result waits in a node that may die.
+Closing rule: ``run`` returns after every job has ended or was given back (drain), every actor is stopped or buried, and every line
+handed to the log is durable or the log has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.burial import fence, release_leases
+from actors.dealing import Dealer
+from actors.handles import ActorFaultError, ActorGoneError, ActorHandle, ReplyGoneError
+from actors.health import SILENT_S, SLOW_S, HealthThread
+from actors.ledger import Ledger, described
+from actors.member import Member, MemberState
+from actors.messages import ActorSpec, Assignment, Order, Reply
+from actors.queue import JobQueue
+from rayeval.environments import Environment
+from rayeval.exceptions import EnvironmentCallError, PlacementError, RayevalError, StoreWriteError
+from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
+from rayeval.store import LeaseJournal, boot_id
+
+_TICK_S = 0.25
+_STOP_S = 30.0
+_ADMISSION_EVERY_S = 10.0
+_CAPACITY_S = 10.0
+_EXCHANGE_SLACK_S = 60.0
+_MAX_OPEN_BYTES = 64_000_000
+"""Beyond this much not yet durable, finished traces stay in the actors."""
+_ASSIGNMENT_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """How a pool runs."""
+
+    actors: int
+    slots: int
+    """Episodes in flight over all actors."""
+    fence_s: float
+    grace_s: float
+    ready_s: float = 120.0
+    stall_timeout_s: float = 600.0
+
+
+class RolloutPool:
+    """Runs a queue of jobs on actors."""
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        *,
+        queue: JobQueue,
+        ledger: Ledger,
+        dealer: Dealer,
+        journal: LeaseJournal,
+        environment: Environment,
+        endpoints: tuple[str, ...],
+        make_spec: Callable[[str, int], ActorSpec],
+        spawn: Callable[[ActorSpec], ActorHandle],
+        note: Callable[[str, str], None],
+    ) -> None:
+        self._settings = settings
+        self._queue, self._ledger, self._dealer, self._journal = queue, ledger, dealer, journal
+        self._environment = environment
+        self._make_spec, self._spawn, self._note = make_spec, spawn, note
+        self._endpoint_load: Counter[str] = Counter(dict.fromkeys(endpoints, 0))
+        self._health = HealthThread()
+        self._members: dict[str, Member] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._born = 0
+        self._faults = 0
+        self._unplaced = 0
+        self._drain_until: float | None = None
+        self._cancelled_at: float | None = None
+        self._closing = False
+        self._reset_answered_at = time.monotonic()
+        self._asked_admission_at = time.monotonic()
+        self._refused_servers: set[str] = set()
+        self.reason: str | None = None
+        """Why the run was drained; None while it was not."""
+        self.exit_code: ExitCode | None = None
+        self.replaced = 0
+        self.peak_held = 0
+
+    # ---- what the engine calls ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until the queue is over or drained. Raises InputError that an actor found; everything else ends in ``exit_code``."""
+        self._health.start()
+        supervisor = asyncio.current_task()
+        assert supervisor is not None
+        try:
+            share, rest = divmod(self._settings.slots, self._settings.actors)
+            for k in range(self._settings.actors):
+                self._bear(share + (k < rest))
+            while not self._finished():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_S):
+                        await self._changed.wait()
+                self._changed.clear()
+                self._look()
+        finally:
+            self._closing = True
+            await self._close()
+            self._health.stop()
+        await self._ledger.settled()
+
+    def drain(self, reason: str, exit_code: ExitCode | None, grace_s: float | None = None) -> None:
+        """Stop dispatching; let episodes end for ``grace_s`` (default: the configured one), then cancel. The first reason stays."""
+        if self.reason is None:
+            self.reason, self.exit_code = reason, exit_code
+            self._note("warning", f"draining: {reason}")
+        until = time.monotonic() + (self._settings.grace_s if grace_s is None else grace_s)
+        self._drain_until = until if self._drain_until is None else min(self._drain_until, until)
+        self._nudge_all()
+
+    def refuse_server(self, server: str, why: str) -> None:
+        """No more work for this server."""
+        if server in self._dealer.admission and server not in self._refused_servers:
+            self._refused_servers.add(server)
+            self._dealer.admission[server] = 0
+            self._note("error", f"environment {server} gets no more work: {why}")
+            if len(self._refused_servers) == len(self._dealer.admission):
+                self.drain(f"every environment server is of another version ({why})", ExitCode.STOPPED, grace_s=0.0)
+
+    def fatal(self, error: BaseException) -> None:
+        """Nothing can be written any more: end at once."""
+        code = error.exit_code if isinstance(error, RayevalError) else ExitCode.INTERNAL
+        text = str(error) if isinstance(error, RayevalError) else described(error)
+        self.drain(text, code, grace_s=0.0)
+
+    def held(self) -> list[Lease]:
+        """Leases that living actors hold."""
+        return [lease for member in self._members.values() for lease in member.held.values()]
+
+    def snapshot(self) -> JsonObject:
+        """The pool's part of ``status.json``."""
+        alive = [m for m in self._members.values() if m.state != MemberState.ENDED]
+        held = Counter(lease.server for lease in self.held())
+        return {
+            "in_flight": sum(m.last.in_flight for m in alive if m.last),
+            "queued": self._queue.waiting + sum(m.last.queued for m in alive if m.last),
+            "actors": [
+                {
+                    "id": m.actor_id,
+                    "node": m.info.node_id if m.info else None,
+                    "pid": m.info.pid if m.info else None,
+                    "state": str(m.state),
+                    "slots": m.slots,
+                    "in_flight": m.last.in_flight if m.last else 0,
+                    "lag_s": round(m.last.lag_s, 3) if m.last else 0.0,
+                }
+                for m in alive
+            ],
+            "actors_replaced": self.replaced,
+            "environment": [
+                {
+                    "server": server,
+                    "admission": admission,
+                    "held": held[server],
+                    "resetting": sum(m.last.resetting.get(server, 0) for m in alive if m.last),
+                }
+                for server, admission in self._dealer.admission.items()
+            ],
+            "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self._endpoint_load.items()],
+        }
+
+    # ---- supervision --------------------------------------------------------------------------------------------------------------
+
+    def _finished(self) -> bool:
+        if any(m.state == MemberState.DEAD for m in self._members.values()):
+            return False  # a burial gives its jobs back first
+        if self._draining:
+            return self._queue.out == 0 or not any(m.alive for m in self._members.values())
+        return self._queue.over
+
+    @property
+    def _draining(self) -> bool:
+        return self._drain_until is not None
+
+    def _look(self) -> None:
+        """One synchronous pass over deadlines, signs of life and whoever waits for a nudge."""
+        now = time.monotonic()
+        for member in list(self._members.values()):
+            if not member.alive or member.vitals is None:
+                continue
+            age, silence = member.vitals.tick_age_s, member.vitals.silence_s(now)
+            if silence > SILENT_S or age > SILENT_S:
+                self._declare_dead(member, f"no sign of life for {max(silence, age):.0f} s")
+                continue
+            member.state = MemberState.SLOW if age > SLOW_S else MemberState.WORKING
+            if member.last is not None and self._news_for(member):
+                member.nudge.set()
+        if self._drain_until is not None and now >= self._drain_until and self._cancelled_at is None:
+            self._cancelled_at = now
+            self._nudge_all()
+        if self._cancelled_at is not None and now > self._cancelled_at + _STOP_S:
+            for member in [m for m in self._members.values() if m.alive and m.jobs]:
+                self._declare_dead(member, "it did not end its cancelled episodes")
+        if self._waiting_for_a_reset():
+            if now - self._asked_admission_at > _ADMISSION_EVERY_S:
+                self._asked_admission_at = now
+                self._start(self._ask_admission(), "admission")
+            if now - self._reset_answered_at > self._settings.stall_timeout_s and not self._draining:
+                full = ", ".join(s for s in self._dealer.admission if s not in self._refused_servers)
+                self.drain(
+                    f"no reset was answered for {self._settings.stall_timeout_s:g} s: {full} is full or stuck",
+                    ExitCode.STOPPED,
+                    grace_s=0.0,
+                )
+        else:
+            self._reset_answered_at = now
+
+    def _waiting_for_a_reset(self) -> bool:
+        """Whether some reset is unanswered, or jobs wait and no server admits any."""
+        if any(sum(m.last.resetting.values()) for m in self._members.values() if m.last and m.alive):
+            return True
+        return self._queue.waiting > 0 and sum(self._dealer.admission.values()) == 0
+
+    async def _ask_admission(self) -> None:
+        try:
+            async with asyncio.timeout(_CAPACITY_S):
+                capacities = await self._environment.capacity()
+        except (EnvironmentCallError, TimeoutError) as error:
+            self._note("warning", f"environment servers were asked for their slots: {error or 'no answer in time'}")
+            return
+        held = Counter(lease.server for lease in self.held())
+        for server, slots, free, _ in capacities:
+            if server in self._refused_servers:
+                continue
+            admission = max(0, min(slots, free + held[server]))
+            if admission != self._dealer.admission.get(server):
+                self._note("info", f"environment {server}: {admission} of {slots} slots are open to this run")
+                self._dealer.admission[server] = admission
+        self._nudge_all()
+
+    # ---- one actor ----------------------------------------------------------------------------------------------------------------
+
+    def _bear(self, slots: int) -> None:
+        self._born += 1
+        spec = self._make_spec(f"actor-{self._born:03d}", slots)
+        actor_id = spec.actor_id  # the maker adds the driver's epoch: ids are unique over the life of the run
+        member = Member(spec, self._spawn(spec))
+        self._members[actor_id] = member
+        self._dealer.join(actor_id, slots)
+        self._start(self._live(member), actor_id)
+
+    async def _live(self, member: Member) -> None:
+        """From placement to the last reply."""
+        try:
+            member.info = await member.handle.start(self._settings.ready_s)
+        except PlacementError as error:
+            self._end_unplaced(member, error)
+            return
+        except (ActorGoneError, ActorFaultError) as error:
+            if isinstance(error, ActorFaultError):
+                self._count_fault(error)
+            self._end_unplaced(member, error)
+            if not self._draining and self._faults < 2:
+                self._bear(member.spec.slots)
+            return
+        info = member.info
+        if info.slots < member.spec.slots:
+            self._note(
+                "warning",
+                f"{member.actor_id} takes {info.slots} of {member.spec.slots} slots: file descriptors are short",
+            )
+        self._write_down(self._journal.actor, member.actor_id, info.node_id, info.host, info.boot_id, info.pid, info.start_time)
+        member.state = MemberState.WORKING
+        member.vitals = self._health.watch(member.actor_id, member.handle)
+        try:
+            await self._serve(member)
+        except ActorFaultError as error:
+            self._count_fault(error)
+            self._declare_dead(member, "its code raised")
+        except ActorGoneError as error:
+            self._declare_dead(member, str(error))
+
+    def _end_unplaced(self, member: Member, error: Exception) -> None:
+        member.state = MemberState.ENDED
+        self._dealer.leave(member.actor_id)
+        self._unplaced += 1
+        self._note("warning", str(error))
+        if self._unplaced > self._settings.actors or not any(
+            m.alive or m.state in (MemberState.STARTING, MemberState.DEAD) for m in self._members.values()
+        ):
+            self.drain(f"no actor could be placed: {error}", ExitCode.STOPPED, grace_s=0.0)
+        self._changed.set()
+
+    def _count_fault(self, error: ActorFaultError) -> None:
+        self._faults += 1
+        self._note("error", f"an actor's code raised:\n{error}")
+        if self._faults >= 2:
+            self.drain(f"a second actor's code raised:\n{error}", ExitCode.INTERNAL, grace_s=0.0)
+
+    async def _serve(self, member: Member) -> None:
+        """Keep one exchange open, a second one when there is news. Raises the errors of ``handles``."""
+        calls: list[asyncio.Task[Reply]] = []
+        resend = False
+        try:
+            while member.alive and not self._closing:
+                if not calls or (len(calls) < 2 and self._news_for(member)):
+                    order = self._order_for(member, resend)
+                    resend = False
+                    calls.append(asyncio.create_task(member.handle.exchange(order)))
+                member.nudge.clear()
+                nudge = asyncio.create_task(member.nudge.wait())
+                done, _ = await asyncio.wait({*calls, nudge}, timeout=_EXCHANGE_SLACK_S, return_when=asyncio.FIRST_COMPLETED)
+                nudge.cancel()
+                if not done:
+                    raise ActorGoneError(f"no reply for {_EXCHANGE_SLACK_S:.0f} s")
+                for call in [c for c in calls if c.done()]:
+                    calls.remove(call)
+                    try:
+                        reply = call.result()
+                    except ReplyGoneError as error:
+                        self._note("warning", f"{member.actor_id}: a reply was lost on the way, asking again ({error})")
+                        resend = True
+                        continue
+                    self._take(member, reply)
+                while self._ledger.open_bytes > _MAX_OPEN_BYTES and self._ledger.fatal is None:
+                    await asyncio.sleep(0.02)
+        finally:
+            for call in calls:
+                if call.done() and not call.cancelled() and call.exception() is None and member.alive:
+                    self._take(member, call.result())
+                call.cancel()
+
+    def _fair_slots(self, member: Member) -> int:
+        """Episodes this actor can have running: jobs beyond them wait in the driver, where any actor can take them."""
+        fair = sum(self._dealer.fair(member.actor_id, server) for server in self._dealer.admission)
+        return min(member.slots, fair)
+
+    def _credit(self, member: Member) -> int:
+        if self._draining or member.state != MemberState.WORKING or self._closing:
+            return 0
+        slots = self._fair_slots(member)
+        alive = [m for m in self._members.values() if m.alive]
+        extras = sum(max(1, m.slots // 8) for m in alive)
+        ahead = max(1, slots // 8) if slots and self._queue.ready() >= extras else 0
+        return max(0, slots + ahead - len(member.jobs))
+
+    def _wanted(self) -> dict[str, int]:
+        more = not self._draining and self._queue.ready() > 0
+        return {
+            m.actor_id: (self._fair_slots(m) if more and m.state == MemberState.WORKING else min(len(m.jobs), m.slots))
+            for m in self._members.values()
+            if m.alive
+        }
+
+    def _news_for(self, member: Member) -> bool:
+        """Whether an order now would say something that the open exchange does not carry."""
+        if member.cancel_wanted or (self._draining and not member.told_give_back):
+            return True
+        if self._cancelled_at is not None and not member.told_cancel:
+            return True
+        if member.told_pinned != self._ledger.pinned:
+            return True
+        if self._queue.ready() and self._credit(member) >= max(1, member.slots // 16):
+            return True
+        if member.last is not None and member.last.queued and sum(member.last.taken.values()) < min(len(member.jobs), member.slots):
+            return self._dealer.would_grow(member.actor_id, self._wanted())
+        return False
+
+    def _order_for(self, member: Member, resend: bool) -> Order:
+        member.orders += 1
+        assignments: list[Assignment] = []
+        for ticket in self._queue.take(min(self._credit(member), _ASSIGNMENT_LIMIT)):
+            endpoint = min(self._endpoint_load, key=self._endpoint_load.__getitem__, default="")
+            self._endpoint_load[endpoint] += 1
+            member.jobs[ticket.job.episode_id] = (ticket, endpoint)
+            assignments.append(Assignment(ticket.job, ticket.attempt, endpoint))
+        actors = max(1, sum(m.alive for m in self._members.values()))
+        cancel = tuple(member.cancel_wanted)
+        member.cancel_wanted.clear()
+        if self._cancelled_at is not None:
+            cancel, member.told_cancel = ("*",), True
+        if self._draining:
+            member.told_give_back = True
+        pinned = self._ledger.pinned if member.told_pinned != self._ledger.pinned else None
+        member.told_pinned = self._ledger.pinned
+        return Order(
+            number=member.orders,
+            ack=member.acknowledged,
+            assignments=tuple(assignments),
+            quotas=self._dealer.deal(member.actor_id, member.orders, self._wanted()),
+            flush_s=max(0.05, actors / 400),
+            lease_flush_s=max(0.02, actors / 800),
+            idle_s=max(1.0, actors / 200),
+            pinned=pinned,
+            cancel=cancel,
+            give_back=self._draining,
+            resend=resend,
+        )
+
+    def _take(self, member: Member, reply: Reply) -> None:
+        for missed in reply.missed:
+            self._take(member, missed)
+        if not member.took(reply.number):
+            return
+        if member.state == MemberState.DEAD:
+            self._ledger.late += len(reply.records)
+            return
+        self._take_leases(member, reply)
+        results = []
+        offset = 0
+        for record in reply.records:
+            line = reply.data[offset : offset + record.length]
+            offset += record.length
+            held = member.jobs.get(record.episode_id)
+            if held is None or held[0].attempt != record.attempt:
+                self._ledger.late += 1
+                continue
+            del member.jobs[record.episode_id]
+            self._endpoint_load[held[1]] -= 1
+            trace = FinishedTrace(
+                record.episode_id, record.attempt, record.status, line, record.error_kind, record.retryable,
+                record.figures, record.identity, record.server,
+            )  # fmt: skip
+            results.append((held[0], trace))
+        for episode_id in reply.returned:
+            held = member.jobs.pop(episode_id, None)
+            if held is not None:
+                self._endpoint_load[held[1]] -= 1
+                self._queue.give_back(held[0])
+        self._dealer.reported(member.actor_id, reply.order, reply.taken)
+        member.last = reply
+        if results:
+            self._ledger.commit(results)
+        if self._queue.over or self._draining:
+            self._changed.set()
+
+    def _take_leases(self, member: Member, reply: Reply) -> None:
+        for event, server, env_idx, lease_id in reply.leases:
+            lease = Lease(server, env_idx, lease_id)
+            if event == "held":
+                self._reset_answered_at = time.monotonic()
+                member.held[lease_id] = lease
+                self._write_down(self._journal.held, member.actor_id, lease)
+            elif member.held.pop(lease_id, None) is not None:
+                self._write_down(self._journal.ended, member.actor_id, lease)
+        self.peak_held = max(self.peak_held, sum(len(m.held) for m in self._members.values()))
+        self._write_down(self._journal.seen, member.actor_id)
+
+    def _write_down(self, write: Callable[..., None], *what: object) -> None:
+        """A line of the lease journal. A failed one ends the run, yet what is held must still be given back."""
+        try:
+            write(*what)
+        except StoreWriteError as error:
+            self.fatal(error)
+
+    # ---- ends ---------------------------------------------------------------------------------------------------------------------
+
+    def _declare_dead(self, member: Member, cause: str) -> None:
+        if not member.alive:
+            return
+        member.state = MemberState.DEAD
+        self._health.forget(member.actor_id)
+        member.handle.kill()
+        member.nudge.set()
+        self._note("warning", f"{member.actor_id} is lost with {len(member.jobs)} episodes: {cause}")
+        self._start(self._bury(member, cause, time.monotonic()), f"bury-{member.actor_id}")
+
+    async def _bury(self, member: Member, cause: str, last_renewal: float) -> None:
+        info = member.info
+        assert info is not None
+        await fence(
+            here=info.boot_id == boot_id(),
+            pid=info.pid,
+            start_time=info.start_time,
+            last_renewal=last_renewal,
+            fence_s=self._settings.fence_s,
+        )
+        left = await release_leases(
+            self._environment,
+            list(member.held.values()),
+            lambda lease: self._write_down(self._journal.ended, member.actor_id, lease),
+        )
+        if left:
+            self._note(
+                "warning",
+                f"{len(left)} leases of {member.actor_id} could not be released; `rayeval leases release` tries again",
+            )
+        else:
+            self._write_down(self._journal.actor_gone, member.actor_id)
+        tickets = [ticket for ticket, _ in member.jobs.values()]
+        for _, endpoint in member.jobs.values():
+            self._endpoint_load[endpoint] -= 1
+        member.jobs.clear()
+        member.held.clear()
+        self._dealer.leave(member.actor_id)
+        member.state = MemberState.ENDED
+        self._ledger.commit_lost(tickets, cause)
+        if self._queue.waiting and not self._draining and not self._closing:
+            self.replaced += 1
+            self._bear(member.spec.slots)
+        self._nudge_all()
+
+    async def _close(self) -> None:
+        """Stop every actor; bounded."""
+        for member in self._members.values():
+            member.nudge.set()
+
+        async def end(member: Member) -> None:
+            if member.alive:
+                reply = await member.handle.stop(member.acknowledged, _STOP_S)
+                if reply is None:
+                    self._note("warning", f"{member.actor_id} did not stop in order")
+                    self._declare_dead(member, "it did not stop in order")
+                    return
+                self._take(member, reply)
+                self._health.forget(member.actor_id)
+                member.state = MemberState.ENDED
+                if not member.held:
+                    self._write_down(self._journal.actor_gone, member.actor_id)
+                member.handle.kill()
+            elif member.state == MemberState.STARTING:
+                member.state = MemberState.ENDED
+                member.handle.kill()
+
+        await asyncio.gather(*(end(m) for m in list(self._members.values())))
+        deadline = time.monotonic() + _STOP_S + self._settings.fence_s
+        while self._tasks and time.monotonic() < deadline:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, coroutine: object, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(coroutine, name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            self._changed.set()
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self.error = error
+                self.fatal(error)
+
+        task.add_done_callback(ended)
+
+    error: BaseException | None = None
+    """What a task of the pool raised: bad input that an actor found, or a defect."""
+
+    def _nudge_all(self) -> None:
+        for member in self._members.values():
+            member.nudge.set()
+        self._changed.set()

@@ -1,0 +1,35 @@
+"""Arguments and options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Path of a run directory, a run's name, or 'latest'.")]
+RunsDirOption = Annotated[Path, typer.Option("--runs-dir", metavar="DIR", help="Where names of runs are looked up.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+SetOption = Annotated[
+    Optional[list[str]],  # noqa: UP045  typer reads the annotation at run time
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override one key, such as model.temperature=0; the value is read as YAML. May be repeated.",
+    ),
+]
+LimitOption = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--limit", metavar="N", min=1, help="Only the first N episodes of the selection."),
+]
+TaskOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--task", metavar="IDS", help="Only these tasks, such as 12,40-60."),
+]
+WhereOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--where", metavar="EXPR", help="Only when the split says so, such as 'role==\"val\"'."),
+]
+
+DEFAULT_RUNS_DIR = Path("runs")

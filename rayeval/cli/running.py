@@ -1,0 +1,245 @@
+"""``plan`` and ``run``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from rayeval.cli.options import (
+    ConfigArgument,
+    JsonOption,
+    LimitOption,
+    SetOption,
+    TaskOption,
+    WhereOption,
+)
+from rayeval.cli.output import error_object, write_error, write_json, write_link, write_out
+from rayeval.exceptions import InputError
+from rayeval.schemas import ExitCode, JsonObject
+
+if TYPE_CHECKING:
+    from actors.engine import RunOutcome
+    from rayeval.config import LoadedConfig
+    from rayeval.plan import Plan, Selection
+
+PLAN_SCHEMA = "rayeval-plan-v1"
+_FIRST_JOBS = 5
+
+
+def plan(
+    config: ConfigArgument,
+    set_: SetOption = None,
+    limit: LimitOption = None,
+    task: TaskOption = None,
+    where: WhereOption = None,
+    jobs: Annotated[bool, typer.Option("--jobs", help="List every job.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a configuration means: episodes, hashes, fingerprint, disk. Makes no call."""
+    from rayeval.cli.doctor import disk_needed, nearest_existing
+
+    loaded, planned = _planned(config, set_ or (), _selection(limit, task, where))
+    place = loaded.config.experiment.output_dir
+    disk = {"needed_bytes": disk_needed(planned.job_count), "free_bytes": shutil.disk_usage(nearest_existing(place)).free}
+    if as_json:
+        write_json(_plan_object(loaded, planned, disk, jobs))
+        return
+    _print_notes(loaded)
+    write_out("\n".join(_plan_lines(loaded, planned, disk)))
+    if jobs:
+        write_out("\n".join(f"{job.episode_id}  seed {job.seed}" for job in planned.jobs()))
+
+
+def _plan_object(loaded: LoadedConfig, planned: Plan, disk: JsonObject, with_jobs: bool) -> JsonObject:
+    answer: JsonObject = {
+        "schema": PLAN_SCHEMA,
+        "experiment": planned.experiment,
+        "config": str(loaded.path),
+        "run_dir": str(loaded.config.experiment.output_dir / planned.experiment),
+        "fingerprint": planned.fingerprint,
+        "split": planned.split,
+        "split_version": planned.split_version,
+        "role": planned.role,
+        "persona": planned.persona,
+        "selection": planned.words or None,
+        "counts": {"tasks": len(planned.task_ids), "repeats": planned.repeats, "jobs": planned.job_count},
+        "hashes": _hashes(planned),
+        "first_jobs": [_job(job) for _, job in zip(range(_FIRST_JOBS), planned.jobs(), strict=False)],
+        "disk": disk,
+        "notes": list(loaded.notes),
+        "semantic": planned.semantic,
+    }
+    if with_jobs:
+        answer["jobs"] = [_job(job) for job in planned.jobs()]
+    return answer
+
+
+def _job(job: Any) -> JsonObject:
+    return {"episode_id": job.episode_id, **job._asdict()}
+
+
+def _hashes(planned: Plan) -> JsonObject:
+    semantic = planned.semantic
+    return {
+        "system_prompt_sha256": semantic["prompt"]["system_prompt_sha256"],
+        "skill_bank_sha256": semantic["skills"].get("bank_sha256"),
+        "split_sha256": semantic["tasks"]["split_sha256"],
+        "jobs_sha256": planned.jobs_sha256,
+    }
+
+
+def _plan_lines(loaded: LoadedConfig, planned: Plan, disk: JsonObject) -> list[str]:
+    hashes = _hashes(planned)
+    version = f" ({planned.split_version})" if planned.split_version else ""
+    tasks = f"{len(planned.task_ids)} tasks x {planned.repeats}" if planned.task_ids else "listed"
+    lines = [
+        f"experiment   {planned.experiment}",
+        f"fingerprint  {planned.fingerprint}",
+        f"episodes     {planned.job_count} ({tasks}) of split {planned.split}{version}, role {planned.role or 'none'}",
+        f"persona      {'yes' if planned.persona else 'no'}",
+    ]
+    if planned.words:
+        lines.append(f"selection    {planned.words}")
+    model = loaded.config.model
+    return [
+        *lines,
+        f"model        {model.name}, temperature {model.temperature}, max_tokens {model.max_tokens}",
+        f"prompt       {hashes['system_prompt_sha256']}",
+        f"skills       {hashes['skill_bank_sha256'] or 'none'}",
+        f"split        {hashes['split_sha256']}",
+        f"jobs         {hashes['jobs_sha256']}",
+        f"disk         about {disk['needed_bytes'] / 1e9:.2f} GB needed, {disk['free_bytes'] / 1e9:.1f} GB free",
+        f"directory    {loaded.config.experiment.output_dir / planned.experiment}",
+        "first jobs   " + ", ".join(job.episode_id for _, job in zip(range(_FIRST_JOBS), planned.jobs(), strict=False)),
+    ]
+
+
+def _planned(config: Path, overrides: Sequence[str], selection: Selection) -> tuple[LoadedConfig, Plan]:
+    from rayeval.config import load_config
+    from rayeval.plan import make_plan
+
+    loaded = load_config(config, overrides)
+    return loaded, make_plan(loaded, selection)
+
+
+def _selection(limit: int | None, task: str | None, where: str | None) -> Selection:
+    from rayeval.plan import Selection
+
+    return Selection(limit=limit, task=task, where=where)
+
+
+def _print_notes(loaded: LoadedConfig) -> None:
+    for note in loaded.notes:
+        write_error(f"note: {note}")
+
+
+def run(
+    config: ConfigArgument,
+    set_: SetOption = None,
+    limit: LimitOption = None,
+    task: TaskOption = None,
+    where: WhereOption = None,
+    display: Annotated[
+        Optional[str],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option("--display", metavar="MODE", help="auto, rich, plain, json or none (also RAYEVAL_DISPLAY)."),
+    ] = None,
+    max_failed: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--max-failed", metavar="N|P%", help="Failed episodes that still end with exit code 0."),
+    ] = None,
+    fail_fast: Annotated[bool, typer.Option("-x", "--fail-fast", help="Stop at the first final failure.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run only what failed before.")] = False,
+    retry_quarantined: Annotated[bool, typer.Option("--retry-quarantined", help="Run quarantined episodes too.")] = False,
+    same_weights: Annotated[
+        bool, typer.Option("--same-weights", help="Resume although the model's URL differs: the weights are the same.")
+    ] = False,
+    no_resume: Annotated[bool, typer.Option("--no-resume", help="Refuse a directory that holds traces.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print episodes as they happen, one at a time, into a run of their own.")] = False,
+    address: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--address", metavar="ADDRESS", help="Ray cluster to join; default: RAY_ADDRESS, else one is started."),
+    ] = None,
+    runs_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--runs-dir", metavar="DIR", help="Where the run's directory lies, over experiment.output_dir."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Run the plan of a configuration, or go on with it."""
+    from rayeval.cli.display import choose_mode, configure_logging, make_display
+
+    mode = choose_mode(display, os.environ, sys.stderr.isatty())
+    configure_logging(mode)
+    overrides = list(set_ or ())
+    if max_failed is not None:
+        overrides.append(f"execution.max_failed={_quoted(max_failed) if '%' in max_failed else max_failed}")
+    if no_resume:
+        overrides.append("execution.resume=false")
+    if runs_dir is not None:
+        overrides.append(f"experiment.output_dir={_quoted(str(runs_dir.absolute()))}")
+    selection = _selection(limit, task, where)
+    loaded, planned = _planned(config, overrides, selection)
+    if show:
+        # Another name is another plan; its jobs and seeds are the same, for these depend on experiment.seed.
+        name = f"{planned.experiment}-show-{planned.fingerprint[:8]}"
+        extra = [f"experiment.name={_quoted(name)}", "execution.concurrency=1", "execution.actors=1"]
+        loaded, planned = _planned(config, [*overrides, *extra], selection)
+    if retry_failed and no_resume:
+        raise InputError("--retry-failed", None, "needs what the run directory holds; leave out --no-resume")
+    _print_notes(loaded)
+
+    # Ray is loaded here and not before: a wrong configuration is told in a tenth of a second.
+    from actors.engine import RunRequest
+    from actors.engine import run as run_plan
+
+    request = RunRequest(
+        loaded=loaded,
+        plan=planned,
+        run_dir=loaded.config.experiment.output_dir / planned.experiment,
+        retry_failed=retry_failed,
+        retry_quarantined=retry_quarantined,
+        fail_fast=fail_fast,
+        same_weights=same_weights,
+        address=address,
+        show=show,
+        argv=tuple(sys.argv),
+    )
+    outcome = run_plan(request, make_display(mode, os.environ))
+    repeated = [word for text in set_ or () for word in ("--set", text)]
+    chosen = {"--limit": limit, "--task": task, "--where": where, "--runs-dir": runs_dir}
+    repeated += [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
+    _tell(outcome, config, [*repeated, "--show"] if show else repeated, as_json)
+    return ExitCode(outcome.exit_code)
+
+
+def _quoted(text: str) -> str:
+    """A text as a YAML string, for an override."""
+    import json
+
+    return json.dumps(text)
+
+
+def _tell(outcome: RunOutcome, config: Path, options: Sequence[str], as_json: bool) -> None:
+    """The verdict, where it lies, and what to type next; with --json the summary alone."""
+    from rayeval.summary_text import next_commands, verdict_lines
+
+    summary = outcome.summary
+    if as_json:
+        # Without a summary the display has said why; the one object on stdout is then the error.
+        write_json(summary or error_object(outcome.exit_code, None, None, outcome.reason or "no summary"))
+        return
+    if outcome.reason:
+        write_out(f"ended: {outcome.reason}")
+    failed = 0
+    if summary is not None:
+        write_out("\n".join(verdict_lines(summary)))
+        failed = summary["counts"]["failed"]
+    write_link("run: ", outcome.run_dir)
+    for command in next_commands(outcome.run_dir, config, failed, options):
+        write_out(f"  {command}")

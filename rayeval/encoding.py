@@ -1,0 +1,62 @@
+"""JSON bytes from whatever a model, a server or a user's class put into an object: one bad string must not cost an
+episode.
+
+``encode`` is ``orjson.dumps`` with a second way out. What JSON in UTF-8 cannot hold is replaced, never refused:
+
+* a lone surrogate in a string becomes U+FFFD (a pair is joined)
+* an integer beyond 64 bits becomes its decimal digits as a string
+* NaN and the infinities become null (orjson's own rule)
+* nesting beyond 200 levels, and an object that is no JSON type, become text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+_DEEPEST = 200
+_TEXT_LIMIT = 2000
+
+
+def well_formed(text: str) -> str:
+    """``text`` with lone surrogates replaced by U+FFFD; the same object when there are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON in UTF-8. Never raises for what was parsed from JSON, nor for foreign objects."""
+    try:
+        return orjson.dumps(value, default=_as_text)
+    except TypeError:  # orjson.JSONEncodeError
+        return orjson.dumps(_presentable(value, 0))
+
+
+def _as_text(value: Any) -> str:
+    return well_formed(str(value))[:_TEXT_LIMIT]
+
+
+def _presentable(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return well_formed(str(value))
+    if value is None or isinstance(value, bool | float | orjson.Fragment):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else _digits(value)
+    if depth >= _DEEPEST:
+        return f"(nested deeper than {_DEEPEST} levels)"
+    if isinstance(value, Mapping):
+        return {well_formed(str(k)): _presentable(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_presentable(v, depth + 1) for v in value]
+    return _as_text(value)
+
+
+def _digits(value: int) -> str:
+    # str() refuses more than 4300 digits by default; hexadecimal has no such limit
+    return str(value) if value.bit_length() < 4096 else hex(value)

@@ -1,0 +1,409 @@
+"""From traces to ``summary.json``: one small contribution a trace, added up exactly.
+
+Sums are integers, so the figures of a run do not depend on the order its traces were written in, nor on how they were grouped before
+merging: a finite float is a whole number of 2**-1074, and Python's integers hold such sums without rounding. The one rounding is
+the division at the end.
+
+Two views of one file, kept apart:
+
+verdicts   one for each episode (its last valid line): what is scored, what failed for good
+lines      every attempt, the thrown-away ones too: what the run cost and where it hurt
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from rayeval.exceptions import InputError
+from rayeval.schemas import (
+    FOREIGN_TRACE_SCHEMAS,
+    SUMMARY_SCHEMA,
+    TRACE_SCHEMA,
+    EpisodeStatus,
+    JsonObject,
+    Termination,
+)
+
+if TYPE_CHECKING:
+    from rayeval.store import RunDirectory
+    from rayeval.store.reading import TraceScanner
+
+READABLE_SCHEMAS = FOREIGN_TRACE_SCHEMAS | {TRACE_SCHEMA}
+TOKEN_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens", "reasoning_tokens")
+_SCALE = 1074
+"""Binary digits behind the point: the smallest positive float is 2**-1074."""
+
+
+def figures_of(trace: Mapping[str, Any]) -> JsonObject:
+    """One trace -> what a summary needs of it, a flat JSON object of a few hundred bytes. Reads foreign traces too; never raises for
+    missing or odd fields (they count as absent)."""
+    final = trace.get("final") or {}
+    error = trace.get("error") or {}
+    completed = trace.get("status") == EpisodeStatus.COMPLETED and final.get("done") is True
+    protocol_errors = actions = invalid = resampled = 0
+    policy_failures: Counter[str] = Counter()
+    retries: Counter[str] = Counter()
+    tokens = dict.fromkeys(TOKEN_FIELDS, 0)
+    steps = trace.get("steps") or ()
+    for step in steps:
+        model = step.get("model") or {}
+        if step.get("protocol_error"):
+            protocol_errors += 1
+        if step.get("policy_failure"):
+            policy_failures[str(step["policy_failure"].get("code"))] += 1
+        if step.get("resampled"):
+            resampled += 1
+        environment = step.get("environment")
+        if isinstance(environment, Mapping):
+            actions += 1
+            if (environment.get("action_feedback") or {}).get("valid") is False:
+                invalid += 1
+        for retry in model.get("retries") or ():
+            retries[str(retry.get("cause"))] += 1
+        _add_tokens(tokens, model.get("usage"))
+    for retry in error.get("model_retries") or ():
+        retries[str(retry.get("cause"))] += 1
+    detail = final.get("reward_detail") or {}
+    stage = error.get("stage")
+    return {
+        "episode_id": trace.get("episode_id"),
+        "completed": completed,
+        "reward": _number(final.get("reward")) if completed else None,
+        "components": _components(detail) if completed else {},
+        "termination": _termination(final, policy_failures) if completed else None,
+        "duration_ms": _number(trace.get("duration_ms")),
+        "steps": len(steps),
+        "actions": actions,
+        "invalid_actions": invalid,
+        "protocol_errors": protocol_errors,
+        "policy_failures": dict(policy_failures),
+        "resampled": resampled,
+        "tokens": tokens,
+        "model_retries": dict(retries),
+        "error_kind": None if completed else str(error.get("kind") or "unclassified"),
+        "error_type": None if completed else str(error.get("type") or "unclassified"),
+        "lost": stage == "lost",
+        "cleanup_failed": stage == "cleanup" or bool(error.get("cleanup_errors")),
+    }
+
+
+def _add_tokens(tokens: dict[str, int], usage: Any) -> None:
+    if not isinstance(usage, Mapping):
+        return
+    details = usage.get("completion_tokens_details")
+    for name in TOKEN_FIELDS:
+        value = usage.get(name)
+        if value is None and name == "reasoning_tokens" and isinstance(details, Mapping):
+            value = details.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            tokens[name] += value
+
+
+def _number(value: Any) -> float | None:
+    """A finite number as a float (a truth value as 0 or 1); anything else is absent."""
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _components(detail: Mapping[str, Any]) -> dict[str, float]:
+    pairs = ((name, _number(value)) for name, value in detail.items() if name.startswith("r_"))
+    return {name: number for name, number in pairs if number is not None}
+
+
+def _termination(final: Mapping[str, Any], policy_failures: Mapping[str, int]) -> str:
+    # The environment knows one word for both ends, so the step says which one it was.
+    if Termination.CONTEXT_OVERFLOW in policy_failures:
+        return Termination.CONTEXT_OVERFLOW.value
+    reason = final.get("termination_reason") or (final.get("reward_detail") or {}).get("termination_reason")
+    return str(reason or "unknown")
+
+
+@dataclass(slots=True)
+class Moments:
+    """Exact count, sum and sum of squares of finite floats."""
+
+    count: int = 0
+    total: int = 0
+    """Sum in units of 2**-1074."""
+    squares: int = 0
+    """Sum of squares in units of 2**-2148."""
+
+    def add(self, value: float) -> None:
+        numerator, denominator = value.as_integer_ratio()
+        scaled = numerator << (_SCALE + 1 - denominator.bit_length())
+        self.count += 1
+        self.total += scaled
+        self.squares += scaled * scaled
+
+    def merge(self, other: Moments) -> None:
+        self.count += other.count
+        self.total += other.total
+        self.squares += other.squares
+
+    def mean(self, missing: int = 0, missing_value: int = 0) -> float | None:
+        """The mean, with ``missing`` further values of ``missing_value``; None without any value."""
+        count = self.count + missing
+        if count == 0:
+            return None
+        return float(Fraction(self.total + ((missing * missing_value) << _SCALE), count << _SCALE))
+
+    def sem(self) -> float | None:
+        """Standard error of the mean with n - 1; None under two values."""
+        if self.count < 2:
+            return None
+        spread = self.squares * self.count - self.total * self.total
+        variance_of_mean = Fraction(spread, (self.count * self.count * (self.count - 1)) << (2 * _SCALE))
+        return math.sqrt(variance_of_mean)
+
+
+@dataclass(slots=True)
+class Aggregate:
+    """Sums of figures. ``merge`` is associative and commutative; nothing here depends on order."""
+
+    reward: Moments = field(default_factory=Moments)
+    components: dict[str, Moments] = field(default_factory=dict)
+    steps: Moments = field(default_factory=Moments)
+    duration_ms: Moments = field(default_factory=Moments)
+    completed: Counter[str] = field(default_factory=Counter)
+    """Sums over completed episodes: episodes, actions, protocol errors, tokens ..."""
+    terminations: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    """Failed episodes by exception type."""
+    failed_kinds: Counter[str] = field(default_factory=Counter)
+    """Failed episodes by ``ErrorKind``."""
+    lines: Counter[str] = field(default_factory=Counter)
+    """Sums over every attempt."""
+    line_kinds: Counter[str] = field(default_factory=Counter)
+    model_retries: Counter[str] = field(default_factory=Counter)
+
+    def add(self, figures: Mapping[str, Any]) -> None:
+        """Count the verdict of one episode; call it once an episode."""
+        if not figures["completed"]:
+            self.errors[figures["error_type"]] += 1
+            self.failed_kinds[figures["error_kind"]] += 1
+            return
+        if figures["reward"] is not None:
+            self.reward.add(figures["reward"])
+        for name, value in figures["components"].items():
+            self.components.setdefault(name, Moments()).add(value)
+        self.steps.add(float(figures["steps"]))
+        if figures["duration_ms"] is not None:
+            self.duration_ms.add(figures["duration_ms"])
+        self.terminations[figures["termination"]] += 1
+        self.completed["episodes"] += 1
+        self.completed["resampled_episodes"] += figures["resampled"] > 0
+        _count_work(self.completed, figures)
+
+    def add_line(self, figures: Mapping[str, Any]) -> None:
+        """Count one attempt, whatever became of it."""
+        self.lines["lines"] += 1
+        if not figures["completed"]:
+            self.lines["failed_lines"] += 1
+            self.line_kinds[figures["error_kind"]] += 1
+        self.lines["lost"] += figures["lost"]
+        self.lines["cleanup_failed"] += figures["cleanup_failed"]
+        for code in (Termination.GENERATION_LENGTH, Termination.CONTEXT_OVERFLOW):
+            self.lines[code.value] += figures["policy_failures"].get(code, 0)
+        self.model_retries.update(figures["model_retries"])
+        _count_work(self.lines, figures)
+
+    def merge(self, other: Aggregate) -> None:
+        """Take in the sums of ``other``, which is not changed."""
+        for mine, theirs in (
+            (self.reward, other.reward),
+            (self.steps, other.steps),
+            (self.duration_ms, other.duration_ms),
+        ):
+            mine.merge(theirs)
+        for name, moments in other.components.items():
+            self.components.setdefault(name, Moments()).merge(moments)
+        for counts, more in (
+            (self.completed, other.completed),
+            (self.terminations, other.terminations),
+            (self.errors, other.errors),
+            (self.failed_kinds, other.failed_kinds),
+            (self.lines, other.lines),
+            (self.line_kinds, other.line_kinds),
+            (self.model_retries, other.model_retries),
+        ):
+            counts.update(more)
+
+    def to_summary(self, planned: int, not_run: int) -> JsonObject:
+        """The groups of the summary. ``planned`` and ``not_run`` are counted from the plan, the rest from traces: they must agree.
+
+        Raises InputError when planned != completed + failed + not_run.
+        """
+        completed, failed = self.completed["episodes"], self.errors.total()
+        if planned != completed + failed + not_run:
+            raise InputError(
+                "counts",
+                f"planned {planned}, completed {completed}, failed {failed}, not run {not_run}",
+                "these do not add up: the traces hold episodes that the manifest does not plan; "
+                "give the run directory its own traces.jsonl and manifest.json",
+            )
+        done, lines = self.completed, self.lines
+        success = self.components.get("r_success")
+        missing = planned - self.reward.count
+        return {
+            "counts": {
+                "requested": planned,
+                "trace_files": completed + failed,
+                "completed": completed,
+                "failed": failed,
+                "not_run": not_run,
+                "scored": self.reward.count,
+                "coverage": _rate(completed, planned),
+                "coverage_of_attempted": _rate(completed, completed + failed),
+            },
+            "primary": {
+                "reward_mean": self.reward.mean(),
+                "reward_sem": self.reward.sem(),
+                "success_rate": success.mean() if success else None,
+            },
+            "bounds": {
+                "reward_mean_low": self.reward.mean(missing, 0),
+                "reward_mean_high": self.reward.mean(missing, 1),
+                "excluded": missing,
+            },
+            "reward_components": {name: m.mean() for name, m in sorted(self.components.items())},
+            "behavior": {
+                "steps_mean": self.steps.mean(),
+                "model_steps": done["steps"],
+                "protocol_errors": done["protocol_errors"],
+                "protocol_error_rate": _rate(done["protocol_errors"], done["steps"]),
+                "policy_failures": done["policy_failures"],
+                "policy_failure_rate": _rate(done["policy_failures"], done["steps"]),
+                "invalid_actions": done["invalid_actions"],
+                "total_actions": done["actions"],
+                "invalid_action_rate": _rate(done["invalid_actions"], done["actions"]),
+                "termination_reasons": _sorted_counts(self.terminations),
+            },
+            "cost": {
+                "duration_ms_mean": self.duration_ms.mean(),
+                "tokens": {name: done[name] for name in TOKEN_FIELDS},
+            },
+            "errors": _sorted_counts(self.errors),
+            "failed_by_kind": _sorted_counts(self.failed_kinds),
+            "resampled": {"steps": done["resampled"], "episodes": done["resampled_episodes"]},
+            "attempts": {
+                "lines": lines["lines"],
+                "failed_lines": lines["failed_lines"],
+                "by_kind": _sorted_counts(self.line_kinds),
+                "lost": lines["lost"],
+                "cleanup_failed": lines["cleanup_failed"],
+                "model_steps": lines["steps"],
+                "total_actions": lines["actions"],
+                "invalid_actions": lines["invalid_actions"],
+                "protocol_errors": lines["protocol_errors"],
+                "policy_failures": lines["policy_failures"],
+                "generation_length": lines["generation_length"],
+                "context_overflow": lines["context_overflow"],
+                "resampled_steps": lines["resampled"],
+                "model_retries": _sorted_counts(self.model_retries),
+                "tokens": {name: lines[name] for name in TOKEN_FIELDS},
+            },
+        }
+
+
+def _count_work(counts: Counter[str], figures: Mapping[str, Any]) -> None:
+    for name in ("steps", "actions", "invalid_actions", "protocol_errors", "resampled"):
+        counts[name] += figures[name]
+    counts["policy_failures"] += sum(figures["policy_failures"].values())
+    counts.update(figures["tokens"])
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _sorted_counts(counts: Counter[str]) -> dict[str, int]:
+    return {name: counts[name] for name in sorted(counts) if counts[name]}
+
+
+def summarize_run(run_dir: RunDirectory, extras: Mapping[str, Any] | None = None) -> JsonObject:
+    """Summarize what is on disk; the run may be live. ``extras``: further groups that the run knows and its traces do not, such as
+    ``{"unaccounted_leases": {"http://shop:5700": 2}}``.
+
+    One pass, with a word an episode in memory; a foreign file in which an episode has lines after its completed one takes a second.
+    Raises InputError for a manifest that is missing or damaged and for traces that are not this plan's.
+    """
+    from rayeval.plan import plan_of_manifest
+
+    manifest = run_dir.read_manifest()
+    plan = plan_of_manifest(manifest)
+    aggregate, verdicts, skipped = _collect(run_dir)
+    not_run = sum(1 for job in plan.jobs() if job.episode_id not in verdicts)
+    summary: JsonObject = {
+        "schema": SUMMARY_SCHEMA,
+        "run": run_dir.name,
+        "fingerprint": manifest.get("plan_fingerprint"),
+        "skipped": skipped,
+        **aggregate.to_summary(plan.job_count, not_run),
+    }
+    for name, group in (extras or {}).items():
+        if name in summary:
+            raise ValueError(f"extras may not replace the group {name!r}")
+        summary[name] = group
+    return summary
+
+
+def _collect(run_dir: RunDirectory) -> tuple[Aggregate, set[str], int]:
+    """-> sums, the episodes that have a verdict, lines that could not be read."""
+    import orjson
+
+    from rayeval.store.reading import TraceScanner
+
+    scanner = TraceScanner(run_dir.traces, run_dir.receipts)
+    aggregate = Aggregate()
+    done: set[str] = set()
+    foreign_done: set[str] = set()
+    failed: dict[str, JsonObject] = {}
+    contested: dict[str, JsonObject] = {}
+    for line in scanner:
+        figures = figures_of(orjson.loads(line.raw))
+        aggregate.add_line(figures)
+        episode_id = line.episode_id
+        if episode_id in done:
+            # After our own completed line nothing counts; among foreign ones the last does.
+            if line.foreign and episode_id in foreign_done:
+                contested[episode_id] = figures
+        elif figures["completed"]:
+            failed.pop(episode_id, None)
+            done.add(episode_id)
+            if line.foreign:
+                foreign_done.add(episode_id)
+            aggregate.add(figures)
+        else:
+            failed[episode_id] = figures
+    if contested:
+        aggregate = _without(scanner, contested.keys())
+        for figures in contested.values():
+            aggregate.add(figures)
+    for figures in failed.values():
+        aggregate.add(figures)
+    return aggregate, done | failed.keys(), scanner.bad_lines
+
+
+def _without(scanner: TraceScanner, left_out: Collection[str]) -> Aggregate:
+    """All lines, and the verdicts of completed episodes but those ``left_out``."""
+    import orjson
+
+    aggregate = Aggregate()
+    done: set[str] = set()
+    for line in scanner:
+        figures = figures_of(orjson.loads(line.raw))
+        aggregate.add_line(figures)
+        if figures["completed"] and line.episode_id not in left_out and line.episode_id not in done:
+            done.add(line.episode_id)
+            aggregate.add(figures)
+    return aggregate
