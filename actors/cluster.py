@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import NamedTuple
 
 import ray
 
@@ -25,8 +26,16 @@ def prepare_environment() -> None:
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 
-def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> str:
-    """Join the cluster at ``address`` or ``RAY_ADDRESS``, else start one of this process's own. -> what was joined, in words.
+class Joined(NamedTuple):
+    """What was joined."""
+
+    words: str
+    ours: bool
+    """Whether this process called ``ray.init`` here, so that it leaves again."""
+
+
+def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Joined:
+    """Join the cluster at ``address`` or ``RAY_ADDRESS``, else start one of this process's own.
 
     A head that merely runs on this machine is never joined. Raises PlacementError when the cluster does not answer.
     """
@@ -34,7 +43,7 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> st
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     logging.getLogger("ray").setLevel(logging.ERROR)
     if ray.is_initialized():
-        return "the Ray of this process"
+        return Joined("the Ray of this process", False)
     if address == "local":
         cpus = max(os.cpu_count() or 1, actors + 1)
         ray.init(
@@ -46,12 +55,12 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> st
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",  # nothing of a local run listens beyond this machine
         )
-        return f"a local Ray of {cpus} CPUs"
+        return Joined(f"a local Ray of {cpus} CPUs", True)
     try:
         ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlacementError(f"the Ray cluster at {address} cannot be joined: {str(error).splitlines()[0]}") from error
-    return f"the Ray cluster at {address}"
+    return Joined(f"the Ray cluster at {address}", True)
 
 
 def free_cpus() -> int:

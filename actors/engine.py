@@ -232,9 +232,12 @@ class _Engine:
         servers, endpoints = self._endpoints()
         actors = self._actor_count()
         if not self._request.show:
-            where = cluster.join(self._request.address, actors)
-            self._stack.callback(cluster.leave)
-            self._note("debug", f"on {where}")
+            self._tell_status("starting")
+            self._note("info", "starting Ray")
+            joined = cluster.join(self._request.address, actors)
+            if joined.ours:
+                self._stack.callback(cluster.leave)
+            self._note("debug", f"on {joined.words}")
             actors = self._actor_count(cluster.free_cpus())
             self._signals.install()
         loop_factory = None if os.environ.get("RAYEVAL_LOOP") == "asyncio" else uvloop.new_event_loop
@@ -404,9 +407,12 @@ class _Engine:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(_STATUS_EVERY_S)
-            current = self._progress.status("running")
-            write_status(self._run_dir, current)
-            self._display.update(current)
+            self._tell_status("running")
+
+    def _tell_status(self, state: str) -> None:
+        current = self._progress.status(state)
+        write_status(self._run_dir, current)
+        self._display.update(current)
 
     # ---- the end ------------------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class RunDisplay(Protocol):
         ...
 
     def note(self, level: str, text: str) -> None:
-        """Something worth a line. ``level``: debug, info, warning or error."""
+        """Something worth a line. ``level``: debug (for JSON logs alone), info, warning or error."""
         ...
 
     def event(self, kind: str, event: JsonObject) -> None:

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rayeval.config import Config, LoadedConfig, differences
 from rayeval.exceptions import ConfigurationError, InputError, PlanMismatchError, TestSplitGuardError
 from rayeval.hashing import episode_seed, fingerprint
 from rayeval.prompts import PromptBuilder
@@ -28,6 +27,9 @@ from rayeval.schemas import ACTION_PROTOCOL, MANIFEST_SCHEMA, PIPELINE_VERSION, 
 from rayeval.selection import Selection
 from rayeval.skills import load_skill_bank, make_skill_provider
 from rayeval.tasks import Split, guard_test_split, load_split, resolve_persona, select_tasks
+
+if TYPE_CHECKING:  # pydantic takes longer to import than a summary takes to print
+    from rayeval.config import Config, LoadedConfig
 
 FOREIGN_MANIFEST_SCHEMAS = frozenset({"shopsimrl-run-manifest-v1"})
 """Manifests that are read, with their job list, but never resumed."""
@@ -198,6 +200,8 @@ def check_manifest(old: JsonObject, new: JsonObject, same_weights: bool = False)
 
     Raises PlanMismatchError with every key that differs, or for other model URLs while ``checkpoint_id`` is null.
     """
+    from rayeval.config import differences
+
     schema = old.get("schema_version")
     if schema in FOREIGN_MANIFEST_SCHEMAS:
         raise PlanMismatchError(f"another program wrote the run ({schema}): it is read but not resumed; give another experiment.name")

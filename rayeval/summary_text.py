@@ -17,9 +17,9 @@ def figure(value: float | None, digits: int = 4) -> str:
 
 
 def mean_with_sem(primary: Mapping[str, Any]) -> str:
-    """``0.4210 ± 0.0312``; without a standard error the ± is left out, and no reward is ``n/a``."""
+    """``0.4210 ± 0.0312 (SEM)``; without a standard error that part is left out, and no reward is ``n/a``."""
     mean, sem = primary["reward_mean"], primary["reward_sem"]
-    return figure(mean) if mean is None or sem is None else f"{mean:.4f} ± {sem:.4f}"
+    return figure(mean) if mean is None or sem is None else f"{mean:.4f} ± {sem:.4f} (SEM)"
 
 
 def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -27,7 +27,7 @@ def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
     counts, primary = summary["counts"], summary["primary"]
     first = (
         f"{counts['completed']} of {counts['requested']} episodes completed ({percent(counts['coverage'])}), "
-        f"reward {mean_with_sem(primary)} (± SEM), success {percent(primary['success_rate'])}"
+        f"reward {mean_with_sem(primary)}, success {percent(primary['success_rate'])}"
     )
     excluded = counts["failed"] + counts["not_run"]
     if excluded == 0:

@@ -7,13 +7,15 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rayeval.config import TasksSection
 from rayeval.exceptions import ConfigurationError, SplitError, TestSplitGuardError
 from rayeval.hashing import fingerprint
 from rayeval.schemas import JsonObject
 from rayeval.selection import Selection, matching_tasks, task_ranges
+
+if TYPE_CHECKING:
+    from rayeval.config import TasksSection
 
 MAX_TASKS = 5_000_000
 TEST_ROLE = "test"

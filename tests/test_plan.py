@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -415,6 +417,11 @@ def test_an_access_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_access.jsonl").mkdir()
     with pytest.raises(TestSplitGuardError, match="make it writable"):
         record_test_access(make_plan(loaded), loaded)
+
+
+def test_reading_manifests_does_not_load_the_configuration() -> None:
+    code = "import sys, rayeval.plan; sys.exit('pydantic' in sys.modules or 'yaml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_the_smoke_plan_is_eighty_episodes() -> None:

@@ -354,12 +354,8 @@ def test_whatever_bytes_come_the_end_is_an_answer_or_one_of_our_errors(noise: by
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     where = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(
-        [*command.split(), "-keyout", where / "key", "-out", where / "cert"], check=True, capture_output=True
-    )
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*command.split(), "-keyout", where / "key", "-out", where / "cert"], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(where / "cert", where / "key")
     context.authority = str(where / "cert")  # type: ignore[attr-defined]

@@ -161,6 +161,8 @@ class _StreamDisplay:
             self.note("info", status_sentence(status))
 
     def note(self, level: str, text: str) -> None:
+        if level == "debug":
+            return
         stamp = datetime.now(UTC).strftime("%H:%M:%S")
         word = f"\x1b[{_COLORS[level]}m{level}\x1b[0m" if self._color and level in _COLORS else level
         self._write(f"{stamp} {word} {one_line(text)}")
@@ -170,6 +172,8 @@ class _StreamDisplay:
             self._write(line)
 
     def end(self, outcome: JsonObject) -> None:
+        if outcome.get("status"):
+            self.note("info", status_sentence({**outcome["status"], "eta_s": 0}).rpartition(", ")[0])
         if outcome.get("reason"):
             self.note("warning" if outcome.get("exit_code") else "info", f"ended: {outcome['reason']}")
 

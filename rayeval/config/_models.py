@@ -270,7 +270,7 @@ class ExecutionSection(_Section):
         "auto", description="Ray actors; auto: one for about 256 episodes, at most the free CPUs."
     )
     attempts: int = Field(3, ge=1, le=1000, description="Attempts of an episode in one invocation before it has failed for good.")
-    resume: bool = Field(True, description="Reuse what the run directory holds; false: refuse a directory with traces.")
+    resume: bool = Field(True, description="Reuse what the run directory holds; false: refuse one that holds completed episodes.")
     fsync: Literal["batch", "episode"] = Field(
         "batch", description="batch: traces that arrive together share one fsync; episode: one fsync each."
     )

@@ -41,6 +41,8 @@ class Scrubber:
         """For error texts: the key and whatever follows the word Bearer."""
         # A UTF-16 echo read as bytes has a NUL beside each letter, which would hide the key from the search.
         text = text.replace("\x00", "")
+        if "\\u00" in text:
+            text = _spelled_out(text)
         for form in self._forms:
             text = text.replace(form, REDACTED)
         return _LOUD_BEARER.sub(f"Bearer {REDACTED}", text)
@@ -79,7 +81,7 @@ class Scrubber:
 
     def _embedded(self, text: str) -> str:
         """JSON inside a string (arguments of a call) can spell the key with escapes of its own."""
-        plain = _ASCII_ESCAPE.sub(lambda m: chr(int(m[1], 16)), text)
+        plain = _spelled_out(text)
         for form in self._forms:
             if form in plain:
                 return REDACTED
@@ -87,3 +89,7 @@ class Scrubber:
 
 
 _ASCII_ESCAPE = re.compile(r"\\u00([2-7][0-9a-fA-F])")
+
+
+def _spelled_out(text: str) -> str:
+    return _ASCII_ESCAPE.sub(lambda m: chr(int(m[1], 16)), text)

@@ -55,6 +55,8 @@ _OVERFLOW = re.compile(
 _CONTEXT_LIMIT = re.compile(r"(?:maximum context length|maximum model length|model'?s context length)\D{0,12}([0-9]{1,9})", re.IGNORECASE)
 _OWN_KEYS = frozenset({"model", "messages", "tools", "tool_choice", "temperature", "top_p", "max_tokens", "seed", "stream", "n"})
 _SHOWN_CHARS = 300
+_CLOCK_SLACK_S = 0.005
+"""Timers of an event loop may fire a millisecond early."""
 _SEARCHED_CHARS = 4000
 """Where a server says that the context is exceeded; further on it would be an echo of the conversation."""
 
@@ -208,9 +210,8 @@ class OpenAIChat:
 
             last = len(retries) + 1 >= self._attempts
             wait_s = 0.0 if last else self._backoff.wait_s(len(retries) + 1, attempt.retry_after_s, self._rng)
-            # A time-out that was the deadline's own is the deadline's failure, also in the last attempt.
-            of_deadline = attempt.outcome == "timeout" and left_s <= self._timeout_s
-            if of_deadline or time.monotonic() + wait_s >= request.deadline:
+            # An attempt that the deadline cut short is the deadline's failure, also when it was the last.
+            if time.monotonic() + wait_s >= request.deadline - _CLOCK_SLACK_S:
                 retries.append(ModelRetry(attempt.outcome, 0.0))
                 self._out_of_time(target, retries, said)
             retries.append(ModelRetry(attempt.outcome, wait_s))

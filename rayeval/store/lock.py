@@ -85,9 +85,7 @@ class LockRecord:
 class RunLock:
     """The right to write to a run directory; made by ``acquire`` only."""
 
-    def __init__(
-        self, run_dir: RunDirectory, kernel: filelock.BaseFileLock, record: LockRecord, renew_s: float
-    ) -> None:
+    def __init__(self, run_dir: RunDirectory, kernel: filelock.BaseFileLock, record: LockRecord, renew_s: float) -> None:
         self._run_dir, self._kernel, self._record, self._renew_s = run_dir, kernel, record, renew_s
         self._stop = threading.Event()
         self._released = False
@@ -111,6 +109,8 @@ class RunLock:
 
         Raises RunLockedError naming the holder, InputError (unwritable directory), StoreWriteError.
         """
+        if not run_dir.path.is_dir():
+            raise InputError("run directory", str(run_dir.path), "is not a directory; make it first")
         kernel = filelock.FileLock(str(run_dir.lock), timeout=0, thread_local=False)
         try:
             holding, previous = _settle(kernel, run_dir)
@@ -148,9 +148,7 @@ class RunLock:
         was released).
         """
         if self._released:
-            raise RunTakenOverError(
-                f"{self._run_dir.path}: this driver has released the run; nothing more may be written"
-            )
+            raise RunTakenOverError(f"{self._run_dir.path}: this driver has released the run; nothing more may be written")
         if (other := self._newer()) is not None:
             raise RunTakenOverError(f"{self._run_dir.path} was taken over by {other}; this driver writes nothing more")
 
@@ -258,8 +256,6 @@ def _try_kernel(kernel: filelock.BaseFileLock, run_dir: RunDirectory) -> bool:
         kernel.acquire(timeout=0)
     except filelock.Timeout:
         return False
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError("run directory", str(run_dir.path), "is not a directory; make it first") from None
     except PermissionError as cause:
         raise InputError("run directory", str(run_dir.path), f"cannot be written ({cause.strerror})") from None
     except OSError as cause:
@@ -299,25 +295,17 @@ def _outrun(run_dir: RunDirectory) -> RunLockedError:
 def _process_lives(pid: int, start_time: float) -> bool:
     try:
         process = psutil.Process(pid)
-        return (
-            process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - start_time) < _START_TIME_SLACK_S
-        )
+        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - start_time) < _START_TIME_SLACK_S
     except psutil.Error:
         return False
 
 
 def _lives_elsewhere(record: LockRecord) -> bool:
     """Whether another process than this one, which we can see, matches the record."""
-    return (
-        record.host == socket.gethostname()
-        and record.pid != os.getpid()
-        and _process_lives(record.pid, record.start_time)
-    )
+    return record.host == socket.gethostname() and record.pid != os.getpid() and _process_lives(record.pid, record.start_time)
 
 
-def _wait_unchanged(
-    run_dir: RunDirectory, seen: LockRecord, takeover_s: float, on_wait: Callable[[str], None] | None
-) -> None:
+def _wait_unchanged(run_dir: RunDirectory, seen: LockRecord, takeover_s: float, on_wait: Callable[[str], None] | None) -> None:
     began = time.monotonic()
     if on_wait is not None:
         on_wait(

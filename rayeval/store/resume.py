@@ -195,14 +195,16 @@ def _drop_receipts_past(receipts: Path, size: int) -> None:
     except OSError as cause:
         raise write_error(receipts, "opening", cause) from cause
     try:
-        end = _line_start(fd, os.fstat(fd).st_size)
+        before = os.fstat(fd).st_size
+        end = _line_start(fd, before)
         while end > 0:
             start = _line_start(fd, end - 1)
             receipt = parse_receipt(os.pread(fd, end - start, start))
             if receipt is not None and receipt.offset + receipt.length <= size:
                 break
             end = start
-        os.ftruncate(fd, end)
+        if end < before:
+            os.ftruncate(fd, end)
     except OSError as cause:
         raise write_error(receipts, "cutting off", cause) from cause
     finally:

@@ -193,12 +193,8 @@ class TraceLog:
         receipts = list[Receipt]()
         for trace, _ in traces:
             if not trace.line.endswith(b"\n") or trace.line.find(b"\n") != len(trace.line) - 1:
-                raise StoreWriteError(
-                    f"{path}: the trace of {trace.episode_id} is not one line; nothing of its batch was written"
-                )
-            receipts.append(
-                Receipt(trace.episode_id, trace.attempt, str(trace.status), offset, len(trace.line), crc32(trace.line))
-            )
+                raise StoreWriteError(f"{path}: the trace of {trace.episode_id} is not one line; nothing of its batch was written")
+            receipts.append(Receipt(trace.episode_id, trace.attempt, str(trace.status), offset, len(trace.line), crc32(trace.line)))
             offset += len(trace.line)
         data = b"".join(trace.line for trace, _ in traces)
         try:

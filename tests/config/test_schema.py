@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rayeval.config import NOT_SEMANTIC, Config, config_keys, config_schema, load_config
+from rayeval.config._models import RESERVED_BODY_KEYS
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -82,10 +83,20 @@ def test_the_document_has_every_key_with_its_default_and_kind() -> None:
     rows = {m[1]: m[2] for m in re.finditer(r"^\| `([a-z_]+\.[a-z_]+)` \|(.*)$", text, re.MULTILINE)}
     assert set(rows) == set(config_keys())
     for key, info in config_keys().items():
-        cells = [c.strip() for c in re.split(r"(?<!\\)\|", rows[key])]
+        cells = [c.strip() for c in rows[key].split("|")]
         if info.is_required():
             assert cells[1] == "required", key
-        elif info.default_factory is None and info.default is not None and not isinstance(info.default, Path):
-            assert yaml.safe_load(cells[1].strip("`")) == info.default, key
-        semantic = not key.startswith("execution.") and key not in NOT_SEMANTIC
-        assert cells[2] == ("semantic" if semantic else "execution"), key
+        else:
+            default = info.get_default(call_default_factory=True)
+            assert yaml.safe_load(cells[1].strip("`")) == (str(default) if isinstance(default, Path) else default), key
+        by_content = {"tasks.split_file", "prompt.system_prompt_file", "skills.path"}
+        word = "by content" if key in by_content else "outside" if key in NOT_SEMANTIC else "semantic"
+        assert cells[2] == ("execution" if key.startswith("execution.") else word), key
+        assert cells[3] == info.description, key
+
+
+def test_the_document_names_every_key_that_extra_body_refuses() -> None:
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    paragraph = text[text.index("`model.extra_body` may not hold") :].split("\n\n")[0]
+    named = set(re.findall(r"`([a-z_]+)`", paragraph))
+    assert named == RESERVED_BODY_KEYS

@@ -1,7 +1,8 @@
 """A chat server that answers from a list."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,7 +25,7 @@ TOOLS = [
 class Reply(NamedTuple):
     status: int = 200
     body: bytes = GOOD
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 Answer = Reply | Callable[[web.Request], Awaitable[Reply]]

@@ -45,9 +45,7 @@ def line(
 
 
 def finished(episode_id: str, status: str = "completed", attempt: int = 1, size: int = 0) -> FinishedTrace:
-    return FinishedTrace(
-        episode_id, attempt, status, line(episode_id, status, attempt, size=size), None, status == "failed", {}
-    )
+    return FinishedTrace(episode_id, attempt, status, line(episode_id, status, attempt, size=size), None, status == "failed", {})
 
 
 def write_run(path: Path, lines: Iterable[bytes], *, receipts: bool = True) -> RunDirectory:
@@ -60,9 +58,7 @@ def write_run(path: Path, lines: Iterable[bytes], *, receipts: bool = True) -> R
             traces.write(raw)
             if receipts:
                 t = orjson.loads(raw)
-                rows += receipt_line(
-                    Receipt(t["episode_id"], t["attempt"], t["status"], offset, len(raw), crc32(raw))
-                )
+                rows += receipt_line(Receipt(t["episode_id"], t["attempt"], t["status"], offset, len(raw), crc32(raw)))
             offset += len(raw)
     if receipts:
         run_dir.receipts.write_bytes(rows)

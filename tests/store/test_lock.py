@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from rayeval.exceptions import InputError, RunLockedError, RunTakenOverError
-from rayeval.store import LockRecord, RunDirectory, RunLock, living_holder, read_lock_record
+from rayeval.store import LockRecord, RunDirectory, RunLock, boot_id, living_holder, read_lock_record
 
 HOLDER = """
 import sys
@@ -31,9 +31,7 @@ def run_dir(tmp_path) -> RunDirectory:
 
 @pytest.fixture
 def holder(run_dir):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(run_dir.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(run_dir.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "1\n"
     yield process
     process.kill()
@@ -112,17 +110,11 @@ def test_a_holder_whose_lock_file_was_removed_still_holds(run_dir, holder):
 
 
 def test_a_container_on_the_same_boot_needs_no_waiting(run_dir):
-    record = replace(elsewhere(run_dir), boot_id=read_lock_record_boot())
+    record = replace(elsewhere(run_dir), boot_id=boot_id(), host="container")
     put(run_dir, record)
     said = []
     with RunLock.acquire(run_dir, takeover_s=600, on_wait=said.append) as lock:
         assert lock.epoch == record.epoch + 1 and said == []
-
-
-def read_lock_record_boot() -> str:
-    from rayeval.store import boot_id
-
-    return boot_id()
 
 
 def test_a_silent_holder_on_another_host_is_taken_over(run_dir):

@@ -203,9 +203,7 @@ def test_cut_anywhere_in_the_last_100_kb_loads_the_right_index(tmp_path, receipt
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    history=st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from(["completed", "failed", "bad"]), st.integers(0, 40)), max_size=9
-    ),
+    history=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["completed", "failed", "bad"]), st.integers(0, 40)), max_size=9),
     cut=st.floats(0, 1),
     receipts=st.sampled_from(["none", "all", "some", "shuffled"]),
     seed=st.integers(0, 9),

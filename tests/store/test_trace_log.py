@@ -14,7 +14,7 @@ import pytest
 
 from rayeval.exceptions import RunTakenOverError, StoreWriteError
 from rayeval.schemas import FinishedTrace
-from rayeval.store import RunDirectory, RunLock, TraceLog, iter_receipts, load_resume_index
+from rayeval.store import RunDirectory, RunLock, TraceLog, iter_receipts, load_resume_index, repair_torn_tail
 from tests.store.lines import episode, finished, line, write_run
 
 GUARD_S = 60
@@ -174,6 +174,21 @@ async def test_a_full_device_for_receipts_takes_nothing_from_durable_traces(run_
     assert load_resume_index(run_dir).completed == {episode(1)}
 
 
+@pytest.mark.parametrize("fsync", ["batch", "episode"])
+async def test_a_failed_fsync_is_final(run_dir, lock, fsync):
+    run_dir.traces.symlink_to("/dev/null")  # takes every write and refuses fsync
+    log = TraceLog(run_dir, lock, fsync)
+    futures = [log.append([finished(episode(i)), finished(episode(i + 5))]) for i in range(3)]
+    for future in futures:
+        with pytest.raises(StoreWriteError, match=r"fsync failed .*run the same command again"):
+            await asyncio.wait_for(future, GUARD_S)
+    run_dir.traces.unlink()
+    with pytest.raises(StoreWriteError, match="fsync failed"):
+        await asyncio.wait_for(log.append([finished(episode(9))]), GUARD_S)
+    assert log.lines == 0 and list(iter_receipts(run_dir.receipts)) == [] and not run_dir.traces.exists()
+    await log.close()
+
+
 def test_the_fsync_mode_is_checked(run_dir, lock):
     with pytest.raises(ValueError, match="give 'batch' or 'episode'"):
         TraceLog(run_dir, lock, "never")
@@ -259,8 +274,8 @@ def test_kill_9_loses_no_counted_episode_and_counts_none_twice(run_dir):
             told.append(int(process.stdout.readline()))
         process.send_signal(signal.SIGKILL)
         told += [int(x) for x in process.communicate(timeout=GUARD_S)[0].split("\n")[:-1]]
-    with RunLock.acquire(run_dir) as lock:
-        TraceLog(run_dir, lock)
+    with RunLock.acquire(run_dir):
+        repair_torn_tail(run_dir)
     assert len(told) == len(set(told)) and len(told) >= 128
     index = load_resume_index(run_dir)
     assert index.completed >= {episode(i) for i in told}

@@ -1,0 +1,60 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rayeval.models
+from rayeval.exceptions import ConfigurationError
+from rayeval.models import ChatModel, OpenAIChat, ScriptedModel, load_model
+from rayeval.transport import FakeTransport, HttpResponse
+
+TRANSPORT = FakeTransport(lambda sent: HttpResponse(200, {}, b""))
+
+
+def config(provider: str, **model: Any) -> Any:
+    from rayeval.config import ExecutionSection, ModelSection
+
+    section = ModelSection(provider=provider, name="m", base_url="http://h/v1", **model)
+    return SimpleNamespace(model=section, execution=ExecutionSection(model_attempts=2, model_timeout_s=9))
+
+
+class MyModel(ScriptedModel):
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+
+class NoModel:
+    def __init__(self, **given: Any) -> None:
+        pass
+
+
+def test_openai_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-0123456789")
+    built = load_model(config("openai_chat", api_key_env="MY_KEY", checkpoint_id="c"), ["http://h/v1"], TRANSPORT)
+    assert isinstance(built, OpenAIChat) and built.identity()["checkpoint_id"] == "c"
+    assert built.transport_identity() == {"timeout_seconds": 9, "max_retries": 2, "retry_backoff_seconds": 0.5}
+
+
+def test_scripted() -> None:
+    assert isinstance(load_model(config("scripted"), [], TRANSPORT), ScriptedModel)
+
+
+def test_a_class_of_ones_own() -> None:
+    built = load_model(config(f"{__name__}.MyModel"), ["http://h/v1"], TRANSPORT)
+    assert isinstance(built, MyModel) and isinstance(built, ChatModel)
+    assert built.given["endpoints"] == ("http://h/v1",) and built.given["transport"] is TRANSPORT
+    assert built.given["model"].name == "m" and built.given["model_attempts"] == 2
+
+
+@pytest.mark.parametrize("path", ["no_such_package.Model", f"{__name__}.Missing", f"{__name__}.NoModel"])
+def test_what_is_no_model_is_refused_by_name(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"model\.provider") as caught:
+        load_model(config(path), ["http://h/v1"], TRANSPORT)
+    assert path in str(caught.value)
+
+
+def test_exports_are_sorted_and_there() -> None:
+    names = rayeval.models.__all__
+    assert names == sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
+    assert all(hasattr(rayeval.models, name) for name in names)
