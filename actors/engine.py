@@ -184,8 +184,8 @@ class _Engine:
         self._stack.callback(self._lock.release)
         if self._run_dir.manifest.exists():
             self._check(manifest)  # another driver may have written it meanwhile
-        else:
-            record_test_access(plan, self._request.loaded)
+        record_test_access(plan, self._request.loaded)
+        if not self._run_dir.manifest.exists():
             self._run_dir.write_manifest(manifest)
         loaded = self._request.loaded
         write_launch(

@@ -10,6 +10,7 @@ Closing rule: ``settled()`` returns once every line handed over is durable or th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,8 @@ from rayeval.store import TraceLog
 from rayeval.summary import figures_of
 
 _SETTLE_S = 60.0
+_MAX_OPEN_BYTES = 64_000_000
+"""Beyond this much not yet durable, finished traces stay in the actors."""
 
 
 class Ledger:
@@ -65,6 +68,7 @@ class Ledger:
         self.lost = 0
         self.late = 0
         """Results dropped because their actor had been declared dead."""
+        self._room = asyncio.Event()
         self.open_bytes = 0
         """Bytes handed to the log and not durable yet."""
         self.reward_sum = 0.0
@@ -108,6 +112,14 @@ class Ledger:
         while self._open and self.fatal is None:
             await asyncio.wait(self._open, timeout=_SETTLE_S)
 
+    async def room(self) -> None:
+        """Wait while more is handed over and not durable than the driver should hold."""
+        while self.open_bytes > _MAX_OPEN_BYTES and self.fatal is None:
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SETTLE_S):
+                    await self._room.wait()
+
     def _hand_over(self, traces: Sequence[FinishedTrace], final_failures: Sequence[str]) -> None:
         size = sum(len(t.line) for t in traces)
         self.open_bytes += size
@@ -117,6 +129,7 @@ class Ledger:
         def durable(done: asyncio.Future[list[Receipt]]) -> None:
             self._open.discard(done)
             self.open_bytes -= size
+            self._room.set()
             error = done.exception() if not done.cancelled() else asyncio.CancelledError()
             if error is not None:
                 if self.fatal is None:

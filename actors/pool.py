@@ -38,9 +38,10 @@ _STOP_S = 30.0
 _ADMISSION_EVERY_S = 10.0
 _CAPACITY_S = 10.0
 _EXCHANGE_SLACK_S = 60.0
-_MAX_OPEN_BYTES = 64_000_000
-"""Beyond this much not yet durable, finished traces stay in the actors."""
 _ASSIGNMENT_LIMIT = 4096
+FIRST_DISPATCH = "the first jobs are on their way"
+ALL_DURABLE = "every trace is durable"
+"""Debug notes between which a run does its work; benchmarks measure from one to the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class RolloutPool:
         self._drain_until: float | None = None
         self._cancelled_at: float | None = None
         self._closing = False
+        self._dispatched = False
         self._reset_answered_at = time.monotonic()
         self._asked_admission_at = time.monotonic()
         self._refused_servers: set[str] = set()
@@ -114,6 +116,8 @@ class RolloutPool:
                         await self._changed.wait()
                 self._changed.clear()
                 self._look()
+            await self._ledger.settled()
+            self._note("debug", ALL_DURABLE)
         finally:
             self._closing = True
             await self._close()
@@ -333,8 +337,7 @@ class RolloutPool:
                         resend = True
                         continue
                     self._take(member, reply)
-                while self._ledger.open_bytes > _MAX_OPEN_BYTES and self._ledger.fatal is None:
-                    await asyncio.sleep(0.02)
+                await self._ledger.room()
         finally:
             for call in calls:
                 if call.done() and not call.cancelled() and call.exception() is None and member.alive:
@@ -380,6 +383,9 @@ class RolloutPool:
     def _order_for(self, member: Member, resend: bool) -> Order:
         member.orders += 1
         assignments: list[Assignment] = []
+        if not self._dispatched and self._queue.waiting:
+            self._dispatched = True
+            self._note("debug", FIRST_DISPATCH)
         for ticket in self._queue.take(min(self._credit(member), _ASSIGNMENT_LIMIT)):
             endpoint = min(self._endpoint_load, key=self._endpoint_load.__getitem__, default="")
             self._endpoint_load[endpoint] += 1
@@ -441,6 +447,7 @@ class RolloutPool:
         self._dealer.reported(member.actor_id, reply.order, reply.taken)
         member.last = reply
         if results:
+            self._reset_answered_at = time.monotonic()  # also where an environment has no leases to tell of
             self._ledger.commit(results)
         if self._queue.over or self._draining:
             self._changed.set()

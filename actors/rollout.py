@@ -21,6 +21,7 @@ import resource
 import sys
 import time
 from collections import Counter, deque
+from functools import partial
 from typing import Any
 
 import psutil
@@ -96,8 +97,11 @@ class RolloutActor:
         self._pinned = spec.pinned
         self._queue: deque[Assignment] = deque()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._running_on: Counter[str] = Counter()
+        self._unleased: Counter[str] = Counter()
+        """For each server: running episodes that hold no lease yet (and those of an environment without leases)."""
+        self._awaiting: dict[tuple[str, int], str] = {}
         self._held: dict[str, Lease] = {}
+        self._held_on: Counter[str] = Counter()
         self._quotas: dict[str, int] = {}
         self._newest = 0
         self._waiter: asyncio.Event | None = None
@@ -233,12 +237,15 @@ class RolloutActor:
             if server is None:
                 return
             assignment = self._queue.popleft()
-            self._running_on[server] += 1
             episode_id = assignment.job.episode_id
+            self._awaiting[episode_id, assignment.attempt] = server
+            self._unleased[server] += 1
             self._running[episode_id] = self._loop.create_task(self._episode(assignment, server), name=episode_id)
 
     def _used(self, server: str) -> int:
-        return self._running_on[server] + self._environment.pending_resets(server)
+        """Slots this actor takes of a server: leases (also those whose episode is over and whose release is not), resets under way, and
+        resets that only the reaper waits for."""
+        return self._unleased[server] + self._held_on[server] + self._environment.pending_resets(server)
 
     def _server_with_room(self) -> str | None:
         best, room = None, 0
@@ -250,11 +257,12 @@ class RolloutActor:
 
     async def _episode(self, assignment: Assignment, server: str) -> None:
         job = assignment.job
+        key = (job.episode_id, assignment.attempt)
         episode: EnvironmentEpisode
         try:
             await self._pacer.wait(server)
             try:
-                episode = self._environment.open(job, server, self._on_lease, self._fresh.check)
+                episode = self._environment.open(job, server, partial(self._on_lease, key), self._fresh.check)
             except Exception as error:  # a user's class: its defect is a failed trace, not the actor's end
                 episode = _Unopened(error)
             trace = await self._runtime.run(
@@ -273,25 +281,32 @@ class RolloutActor:
         except FencedError:
             self._outbox.add_returned(job.episode_id)
         finally:
-            self._running_on[server] -= 1
+            self._lease_known(key)
             self._running.pop(job.episode_id, None)
             self._fill()
 
-    def _on_lease(self, event: str, lease: Lease) -> None:
+    def _lease_known(self, key: tuple[str, int]) -> None:
+        server = self._awaiting.pop(key, None)
+        if server is not None:
+            self._unleased[server] -= 1
+
+    def _on_lease(self, key: tuple[str, int], event: str, lease: Lease) -> None:
         if event == "held":
-            self._held[lease.lease_id] = lease
-        else:
-            self._held.pop(lease.lease_id, None)
-            self._loop.call_soon(self._fill)  # a reaped reset gave its slot back
+            self._lease_known(key)
+            if lease.lease_id not in self._held:
+                self._held[lease.lease_id] = lease
+                self._held_on[lease.server] += 1
+        elif self._held.pop(lease.lease_id, None) is not None:
+            self._held_on[lease.server] -= 1
+            self._loop.call_soon(self._fill)  # also a late release makes room
         self._outbox.add_lease(event, lease)
 
     def _reply(self, missed: list[Reply]) -> Reply:
         reply = self._outbox.take(self._newest)
-        held = Counter(lease.server for lease in self._held.values())
-        for server in {*self._quotas, *self._running_on}:
+        for server in self._quotas:
             used = self._used(server)
             reply.taken[server] = max(self._quotas.get(server, 0), used)
-            reply.resetting[server] = max(0, used - held[server])
+            reply.resetting[server] = used - self._held_on[server]
         reply.in_flight = len(self._running)
         reply.queued = len(self._queue)
         reply.lag_s, self._lag_s = self._lag_s, 0.0

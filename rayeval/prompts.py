@@ -20,9 +20,7 @@ SKILL_RENDERER_VERSION = "rayeval-skill-block-v1"
 _TASK_LABEL = "Shopping task:"
 _PERSONA_LABEL = "Profile of the user you shop for (JSON):"
 _SKILLS_HEADER = "Advice from earlier shopping sessions:"
-_SKILLS_CAUTION = (
-    "Use an item only where it fits this task; the task and the current page always take precedence over it."
-)
+_SKILLS_CAUTION = "Use an item only where it fits this task; the task and the current page always take precedence over it."
 
 PRIVATE_PERSONA_KEYS = frozenset({"__reasoning__"})
 """Never shown to a model: the annotator's reasoning about the goal."""

@@ -139,9 +139,7 @@ class AgentRuntime:
         """
         provenance = self._episode_provenance(endpoint, server, environment_identity)
         trace = TraceBuilder(job, attempt, provenance, server)
-        play = _Play(
-            self._model, self._prompts, self._skills, self._settings, trace, episode, endpoint, pinned, on_event
-        )
+        play = _Play(self._model, self._prompts, self._skills, self._settings, trace, episode, endpoint, pinned, on_event)
         try:
             await play.run()
         except FencedError:

@@ -64,9 +64,7 @@ class JsonSkillBank:
     """
 
     def __init__(self, bank: JsonObject, max_skills: int | None = None) -> None:
-        if max_skills is not None and (
-            isinstance(max_skills, bool) or not isinstance(max_skills, int) or max_skills < 0
-        ):
+        if max_skills is not None and (isinstance(max_skills, bool) or not isinstance(max_skills, int) or max_skills < 0):
             raise SkillBankError("skills.max_skills", max_skills, "give null or a whole number of at least 0")
         self._entries = _parsed(bank)
         self._max_skills = max_skills
@@ -109,9 +107,7 @@ class AssignedSkills:
                 if skill_id not in order:
                     raise SkillBankError(where, skill_id, f"give an id of the bank{_nearest(skill_id, order)}")
                 if not source.entries[order[skill_id]].enabled:
-                    raise SkillBankError(
-                        where, skill_id, "this skill is disabled in the bank; assign enabled ones only"
-                    )
+                    raise SkillBankError(where, skill_id, "this skill is disabled in the bank; assign enabled ones only")
             self._chosen[key] = [_scoped(source.entries[i].skill, "assigned") for i in sorted(order[s] for s in ids)]
         rows = sorted([*key, [s.skill_id for s in chosen]] for key, chosen in self._chosen.items())
         self._identity: JsonObject = {
@@ -125,9 +121,7 @@ class AssignedSkills:
         try:
             return list(self._chosen[key])
         except KeyError:
-            raise SkillBankError(
-                "assignment", key, "assign skills (or an empty list) to every episode of the plan"
-            ) from None
+            raise SkillBankError("assignment", key, "assign skills (or an empty list) to every episode of the plan") from None
 
     def identity(self) -> JsonObject:
         return dict(self._identity)
@@ -165,9 +159,7 @@ def _parsed(bank: Any) -> list[_Entry]:
     if not isinstance(bank, dict):
         raise SkillBankError("skill bank", type(bank).__name__, "give a JSON object with schema_version and skills")
     if bank.get("schema_version") not in READABLE_SKILL_BANKS:
-        raise SkillBankError(
-            "schema_version", bank.get("schema_version"), f"give one of {sorted(READABLE_SKILL_BANKS)}"
-        )
+        raise SkillBankError("schema_version", bank.get("schema_version"), f"give one of {sorted(READABLE_SKILL_BANKS)}")
     records = bank.get("skills")
     if not isinstance(records, list):
         raise SkillBankError("skills", records, "give a list of skills")
@@ -217,11 +209,7 @@ def _entry(record: Any, where: str) -> _Entry:
 def _task_ids(value: Any, where: str) -> frozenset[int] | None:
     if value is None:
         return None
-    if (
-        not isinstance(value, list)
-        or not value
-        or any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in value)
-    ):
+    if not isinstance(value, list) or not value or any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in value):
         raise SkillBankError(
             f"{where}.task_ids",
             value,

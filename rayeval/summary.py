@@ -42,33 +42,33 @@ _SCALE = 1074
 def figures_of(trace: Mapping[str, Any]) -> JsonObject:
     """One trace -> what a summary needs of it, a flat JSON object of a few hundred bytes. Reads foreign traces too; never raises for
     missing or odd fields (they count as absent)."""
-    final = trace.get("final") or {}
-    error = trace.get("error") or {}
+    final = _object(trace.get("final"))
+    error = _object(trace.get("error"))
     completed = trace.get("status") == EpisodeStatus.COMPLETED and final.get("done") is True
     protocol_errors = actions = invalid = resampled = 0
     policy_failures: Counter[str] = Counter()
     retries: Counter[str] = Counter()
     tokens = dict.fromkeys(TOKEN_FIELDS, 0)
-    steps = trace.get("steps") or ()
+    steps = _objects(trace.get("steps"))
     for step in steps:
-        model = step.get("model") or {}
+        model = _object(step.get("model"))
         if step.get("protocol_error"):
             protocol_errors += 1
         if step.get("policy_failure"):
-            policy_failures[str(step["policy_failure"].get("code"))] += 1
+            policy_failures[str(_object(step["policy_failure"]).get("code"))] += 1
         if step.get("resampled"):
             resampled += 1
         environment = step.get("environment")
         if isinstance(environment, Mapping):
             actions += 1
-            if (environment.get("action_feedback") or {}).get("valid") is False:
+            if _object(environment.get("action_feedback")).get("valid") is False:
                 invalid += 1
-        for retry in model.get("retries") or ():
+        for retry in _objects(model.get("retries")):
             retries[str(retry.get("cause"))] += 1
         _add_tokens(tokens, model.get("usage"))
-    for retry in error.get("model_retries") or ():
+    for retry in _objects(error.get("model_retries")):
         retries[str(retry.get("cause"))] += 1
-    detail = final.get("reward_detail") or {}
+    detail = _object(final.get("reward_detail"))
     stage = error.get("stage")
     return {
         "episode_id": trace.get("episode_id"),
@@ -90,6 +90,15 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
         "lost": stage == "lost",
         "cleanup_failed": stage == "cleanup" or bool(error.get("cleanup_errors")),
     }
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; a foreign or damaged record may hold anything in their place."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _add_tokens(tokens: dict[str, int], usage: Any) -> None:
@@ -124,7 +133,7 @@ def _termination(final: Mapping[str, Any], policy_failures: Mapping[str, int]) -
     # The environment knows one word for both ends, so the step says which one it was.
     if Termination.CONTEXT_OVERFLOW in policy_failures:
         return Termination.CONTEXT_OVERFLOW.value
-    reason = final.get("termination_reason") or (final.get("reward_detail") or {}).get("termination_reason")
+    reason = final.get("termination_reason") or _object(final.get("reward_detail")).get("termination_reason")
     return str(reason or "unknown")
 
 

@@ -16,9 +16,7 @@ from rayeval.schemas import JsonObject, ModelOutput, ProtocolError, ToolCall
 ToolSchema = Literal["dynamic", "static"]
 """``dynamic``: the tools of the page, clicks as an enum. ``static``: both tools in every turn and no enum, so a conversation only grows."""
 
-FEEDBACK_INSTRUCTION = (
-    "Answer again with exactly one call of an available tool, valid JSON arguments, and no other text."
-)
+FEEDBACK_INSTRUCTION = "Answer again with exactly one call of an available tool, valid JSON arguments, and no other text."
 
 _ARGUMENT = {"search": "query", "click": "value"}
 
@@ -56,9 +54,7 @@ def _click(argument: JsonObject) -> JsonObject:
 
 
 _SEARCH_ONLY = _tool_set(_SEARCH)
-STATIC_TOOLS = _tool_set(
-    _SEARCH, _click({"type": "string", "minLength": 1, "description": "The label exactly as the page shows it."})
-)
+STATIC_TOOLS = _tool_set(_SEARCH, _click({"type": "string", "minLength": 1, "description": "The label exactly as the page shows it."}))
 
 
 class PageWithoutToolsError(ValueError):
@@ -83,9 +79,7 @@ def tools_for(state: JsonObject, schema: ToolSchema = "dynamic") -> ToolSet:
         return STATIC_TOOLS
     if not actions:
         return _SEARCH_ONLY
-    click = _click(
-        {"type": "string", "enum": list(dict.fromkeys(actions))}
-    )  # an enum with repeats is refused by some servers
+    click = _click({"type": "string", "enum": list(dict.fromkeys(actions))})  # an enum with repeats is refused by some servers
     return _tool_set(_SEARCH, click) if searchable else _tool_set(click)
 
 

@@ -189,8 +189,7 @@ def assistant_message(content: str | None, calls: Sequence[ToolCall]) -> JsonObj
     message: JsonObject = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [
-            {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": c.raw_arguments}}
-            for c in calls
+            {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": c.raw_arguments}} for c in calls
         ]
     return message
 

@@ -51,5 +51,5 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_importing_the_command_line_loads_nothing_heavy():
-    heavy = {"ray", "actors", "pydantic", "aiohttp", "pyarrow", "rich", "httpx", "asyncio", "psutil"}
+    heavy = {"ray", "actors", "pydantic", "aiohttp", "pyarrow", "rich", "httpx", "psutil"}
     assert not loaded_after("import rayeval.cli") & heavy

@@ -429,3 +429,10 @@ def test_the_smoke_plan_is_eighty_episodes() -> None:
     assert (plan.job_count, plan.persona, plan.task_ids) == (80, True, tuple(range(40)))
     demo = plan_of(SMOKE, "tasks.split=test", "tasks.repeats=1", "tasks.unlock_test=trying it out")
     assert demo.task_ids == tuple(range(40, 48))
+
+
+def test_the_demo_splits_are_the_demo_s_tasks() -> None:
+    catalogue = json.loads((SMOKE.parents[1] / "rayeval/demo/data/catalogue.json").read_text(encoding="utf-8"))
+    tasks = {t["task_id"] for product in catalogue for t in product["instructions"] if t.get("attributes")}
+    splits = json.loads((SMOKE.parent / "splits/demo.json").read_text(encoding="utf-8"))["splits"]
+    assert sorted(t for split in splits.values() for t in split["task_ids"]) == sorted(tasks)

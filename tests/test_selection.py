@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayeval.exceptions import ConfigurationError
@@ -90,6 +90,7 @@ def test_anything_beyond_the_whitelist_is_refused(where: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_a_condition_or_a_refusal(text: str) -> None:
     try:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayeval.config import TasksSection
 from rayeval.exceptions import ConfigurationError, InputError, SplitError, TestSplitGuardError
 from rayeval.selection import Selection
-from rayeval.tasks import guard_test_split, load_split, resolve_persona, select_tasks
+from rayeval.tasks import Split, guard_test_split, load_split, resolve_persona, select_tasks
 
 
 def write(tmp_path: Path, entry: Any, name: str = "val", **top: Any) -> Path:
@@ -196,10 +196,9 @@ def test_explicit_ids_keep_the_given_order(tmp_path: Path) -> None:
         select_tasks(split, tasks(task_ids=[4]), 0, Selection())
 
 
+@settings(deadline=None)
 @given(st.integers(), st.integers(1, 30))
 def test_sampling_is_that_of_random_sample(seed: int, size: int) -> None:
-    from rayeval.tasks import Split
-
     ids = tuple(range(100, 130))
     split = Split("val", None, None, ids, None, "")
     expected = random.Random(seed).sample(list(ids), size)

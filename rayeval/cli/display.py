@@ -122,8 +122,9 @@ def status_sentence(status: Mapping[str, Any]) -> str:
         f"{status.get('done', 0)} of {status.get('planned', 0)} done",
         f"{status.get('failed', 0)} failed",
         f"{status.get('in_flight', 0)} in flight",
-        f"{status.get('rate_per_min') or 0:.1f} a minute",
     ]
+    if status.get("rate_per_min") is not None:
+        parts.append(f"{status['rate_per_min']:.1f} a minute")
     if status.get("reward_mean") is not None:
         parts.append(f"reward {status['reward_mean']:.3f} over {status.get('reward_n', 0)}")
     eta = status.get("eta_s")

@@ -49,7 +49,7 @@ class DemoOptions:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, float) and ("fault_" in f.name) and not 0.0 <= value <= 1.0:
+            if "fault_" in f.name and f.name != "fault_seed" and not 0.0 <= value <= 1.0:
                 raise ConfigurationError(f.name, value, "give a probability from 0 to 1")
         for name in ("model_slots", "model_context", "hang_s", "retry_after"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):

@@ -42,20 +42,14 @@ def load_environment(config: Config, persona: bool, servers: Sequence[str]) -> E
         return ShopSimulator(servers, transport=transport, persona=persona, timeouts=timeouts)
     module_name, _, name = kind.rpartition(".")
     if not module_name:
-        raise ConfigurationError(
-            "environment.kind", kind, "give 'shopsimulator' or the dotted path of a class, such as my_pkg.MyEnv"
-        )
+        raise ConfigurationError("environment.kind", kind, "give 'shopsimulator' or the dotted path of a class, such as my_pkg.MyEnv")
     try:
         factory = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            "environment.kind", kind, f"give the dotted path of a class that can be imported ({error})"
-        ) from error
+        raise ConfigurationError("environment.kind", kind, f"give the dotted path of a class that can be imported ({error})") from error
     if not callable(factory):
         raise ConfigurationError("environment.kind", kind, f"{name} is no class; give the dotted path of one")
-    environment = factory(
-        base_urls=list(servers), persona=persona, options=dict(config.environment.options), timeouts=timeouts
-    )
+    environment = factory(base_urls=list(servers), persona=persona, options=dict(config.environment.options), timeouts=timeouts)
     if not isinstance(environment, Environment):
         wanted = ("capacity", "identity", "open", "release", "release_all", "pending_resets", "aclose")
         missing = [n for n in wanted if not hasattr(environment, n)]

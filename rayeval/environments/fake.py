@@ -56,9 +56,7 @@ class FakeEnvironment:
     ) -> None:
         given = {"slots": 64, "delay_s": 0.0, "action_limit": 30, **(options or {})}
         if unknown := given.keys() - {"slots", "delay_s", "action_limit"}:
-            raise ConfigurationError(
-                "environment.options", sorted(unknown), "the options are slots, delay_s, action_limit"
-            )
+            raise ConfigurationError("environment.options", sorted(unknown), "the options are slots, delay_s, action_limit")
         self.servers = tuple(base_urls)
         self.persona = persona
         self.slots = int(given["slots"])
@@ -134,9 +132,7 @@ class FakeEnvironment:
 class FakeEpisode:
     """One episode of the fake world."""
 
-    def __init__(
-        self, world: FakeEnvironment, job: EpisodeJob, server: str, on_lease: LeaseListener, guard: Callable[[], None]
-    ) -> None:
+    def __init__(self, world: FakeEnvironment, job: EpisodeJob, server: str, on_lease: LeaseListener, guard: Callable[[], None]) -> None:
         self._world, self._job, self._server = world, job, server
         self._on_lease, self._guard = on_lease, guard
         self._lease: Lease | None = None

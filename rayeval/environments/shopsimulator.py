@@ -96,9 +96,7 @@ class ShopSimulator:
         if body.get("ready") is not True or type(slots) is not int or type(free) is not int or not 0 <= free <= slots:
             raise _unavailable(server, "healthz", f"not ready, or without slots: {_excerpt(response.body)}")
         versions = (body.get(k) for k in EnvironmentIdentity._fields)
-        return ServerCapacity(
-            server, slots, free, EnvironmentIdentity(*(v if isinstance(v, str) else None for v in versions))
-        )
+        return ServerCapacity(server, slots, free, EnvironmentIdentity(*(v if isinstance(v, str) else None for v in versions)))
 
     def open(self, job: EpisodeJob, server: str, on_lease: LeaseListener, guard: Callable[[], None]) -> ShopEpisode:
         if self._closed:
@@ -159,9 +157,7 @@ class ShopSimulator:
         self._closed = True
         await self._reaper.drain(self._timeouts.drain_timeout_s)
         for server, n in self.unanswered_resets().items():
-            _log.warning(
-                "%d resets at %s were never answered; their slots may be taken by nobody", n, public_url(server)
-            )
+            _log.warning("%d resets at %s were never answered; their slots may be taken by nobody", n, public_url(server))
         await self._transport.aclose()
 
     # What episodes use.
@@ -179,17 +175,13 @@ class ShopSimulator:
         return self._reaper
 
     async def post(self, server: str, body: bytes, timeout_s: float | None) -> HttpResponse:
-        return await self._transport.request(
-            "POST", f"{server}/api/shop_agent", body, _HEADERS, timeout_s, MAX_PAGE_BYTES
-        )
+        return await self._transport.request("POST", f"{server}/api/shop_agent", body, _HEADERS, timeout_s, MAX_PAGE_BYTES)
 
 
 class ShopEpisode:
     """One lease: reset, interacts, an end, a release. Used once and by one task at a time; ``close`` may be called from any."""
 
-    def __init__(
-        self, shop: ShopSimulator, job: EpisodeJob, server: str, on_lease: LeaseListener, guard: Callable[[], None]
-    ) -> None:
+    def __init__(self, shop: ShopSimulator, job: EpisodeJob, server: str, on_lease: LeaseListener, guard: Callable[[], None]) -> None:
         self._shop = shop
         self._job = job
         self._server = server.rstrip("/")

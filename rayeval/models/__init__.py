@@ -72,7 +72,7 @@ def load_model(
             observer=observer,
         )
     if model.provider == "scripted":
-        return ScriptedModel(name=model.name)
+        return ScriptedModel(name=model.name, record=False)
     built = _named_class(model.provider)(
         model=model,
         endpoints=tuple(endpoints),

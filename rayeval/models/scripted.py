@@ -68,12 +68,13 @@ def _first_value(schema: JsonObject, seed: int) -> Any:
 class ScriptedModel:
     """``script`` answers each turn; what it gives goes through the same checks as a server's answer.
 
-    ``requests`` lists (messages, tools, seed, endpoint) of every turn.
+    ``requests`` lists (messages, tools, seed, endpoint) of every turn; with ``record`` off it stays empty, for long runs.
     """
 
-    def __init__(self, script: Script = first_offered, name: str = "scripted") -> None:
+    def __init__(self, script: Script = first_offered, name: str = "scripted", record: bool = True) -> None:
         self._script = script
         self._name = name
+        self._record = record
         self._scrub = Scrubber(None)
         self.requests: list[tuple[list[JsonObject], Sequence[JsonObject], int, str | None]] = []
         self.closed = False
@@ -88,7 +89,8 @@ class ScriptedModel:
         """As ``ChatModel.generate``. Raises EpisodeDeadlineError when the script is not done by the deadline."""
         started = time.monotonic()
         messages = [orjson.loads(message) for message in request.messages]
-        self.requests.append((messages, request.tools, request.seed, endpoint))
+        if self._record:
+            self.requests.append((messages, request.tools, request.seed, endpoint))
         bound = asyncio.timeout(request.deadline - started)
         try:
             async with bound:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayeval.config import check_run_name
@@ -23,6 +23,7 @@ def test_names_that_hurt_are_refused_with_what_to_give(name: str) -> None:
         check_run_name(name)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_what_passes_is_one_directory(name: str) -> None:
     try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayeval.config._yaml import parse, read_text
@@ -78,6 +78,7 @@ def test_lines_are_kept_for_dotted_keys() -> None:
     assert parse("a:\n  b: 1\n\n  c: {d: 2}\n", "f").lines == {"a": 1, "a.b": 2, "a.c": 4, "a.c.d": 4}
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_value_or_a_one_line_error(text: str) -> None:
     try:

@@ -1,0 +1,1 @@
+"""Speed and memory, each figure beside a floor of the same run: ``python -m benchmarks``. docs/performance.md says what they mean."""
