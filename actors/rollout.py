@@ -48,20 +48,27 @@ _SPARE_FILES = 256
 
 
 class ResetPacer:
-    """Spaces the resets of one server, ``rate`` a second, with a short burst."""
+    """Keeps a rush of resets off a server: while ``burst`` of them are unanswered, further ones start ``rate`` a second. A server that
+    answers as fast as it is asked is not held back."""
 
     def __init__(self, rate: float, burst: int = 16) -> None:
         self._interval = 1.0 / rate
-        self._slack = burst * self._interval
+        self._burst = burst
+        self._unanswered: Counter[str] = Counter()
         self._next: dict[str, float] = {}
 
     async def wait(self, server: str) -> None:
-        """Sleep until this server may get one more reset."""
+        """Sleep until this server may get one more reset, which counts as unanswered until ``answered``."""
         now = time.monotonic()
-        at = max(self._next.get(server, 0.0), now - self._slack)
-        self._next[server] = at + self._interval
-        if at > now:
+        if self._unanswered[server] >= self._burst:
+            at = max(self._next.get(server, 0.0), now) + self._interval
+            self._next[server] = at
             await asyncio.sleep(at - now)
+        self._unanswered[server] += 1
+
+    def answered(self, server: str) -> None:
+        """A reset was answered, or nobody waits for it any more."""
+        self._unanswered[server] -= 1
 
 
 class _Unopened:
@@ -261,6 +268,7 @@ class RolloutActor:
         episode: EnvironmentEpisode
         try:
             await self._pacer.wait(server)
+            self._asked.add(key)
             try:
                 episode = self._environment.open(job, server, partial(self._on_lease, key), self._fresh.check)
             except Exception as error:  # a user's class: its defect is a failed trace, not the actor's end
@@ -289,6 +297,9 @@ class RolloutActor:
         server = self._awaiting.pop(key, None)
         if server is not None:
             self._unleased[server] -= 1
+            if key in self._asked:
+                self._asked.discard(key)
+                self._pacer.answered(server)
 
     def _on_lease(self, key: tuple[str, int], event: str, lease: Lease) -> None:
         if event == "held":

@@ -222,9 +222,7 @@ class AiohttpTransport:
         except ValueError:
             parsed = None
         if parsed is None or parsed.scheme not in ("http", "https") or not parsed.raw_host:
-            raise ConnectFailedError(
-                f"{shown}: not a URL that can be called; give http://host:port/path or https://..."
-            )
+            raise ConnectFailedError(f"{shown}: not a URL that can be called; give http://host:port/path or https://...")
         authorization = None
         if parsed.raw_user is not None or parsed.raw_password is not None:
             pair = f"{parsed.user or ''}:{parsed.password or ''}"
@@ -272,7 +270,7 @@ def _decompressed(data: bytes, coding: str, max_bytes: int, where: str) -> bytes
             plain += stream.decompress(data, max_bytes + 1 - len(plain))
             if len(plain) > max_bytes:
                 return _too_large(where, max_bytes)
-            if False:
+            if not stream.eof:
                 return ReplyLostError(f"{where}: the compressed answer is cut short")
             data = stream.unused_data
     except zlib.error:
@@ -374,9 +372,7 @@ class FakeTransport:
         except TransportError:
             raise
         except TimeoutError:
-            raise ReplyTimeoutError(
-                f"{method} {public_url(url)}: no whole answer within {_seconds(timeout_s)}"
-            ) from None
+            raise ReplyTimeoutError(f"{method} {public_url(url)}: no whole answer within {_seconds(timeout_s)}") from None
         if len(response.body) > max_bytes:
             raise _too_large(f"{method} {public_url(url)}", max_bytes)
         return response._replace(headers=CIMultiDictProxy(CIMultiDict(response.headers)))

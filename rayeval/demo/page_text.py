@@ -54,7 +54,7 @@ def read_page(text: str) -> PageText:
     _, _, below = text.partition("\n可点击元素：\n")
     clickable = tuple(line[2:] for line in below.split("\n") if line.startswith("- "))
     products = tuple(
-        ListedProduct(m["asin"], m["title"], float(m["price"]), m["category"], tuple(m["attributes"].split("；")))
+        ListedProduct(m["asin"], m["title"], float(m["price"]), m["category"], tuple(a for a in m["attributes"].split("；") if a))
         for m in _ITEM.finditer(text)
     )
     axes = tuple(OptionAxis(m["axis"], m["chosen"], tuple(m["values"].split(" / "))) for m in _AXIS.finditer(text))

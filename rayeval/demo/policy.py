@@ -94,17 +94,19 @@ def _persona_values(value: Any) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _persona_of(system: str) -> tuple[str, ...]:
-    """Texts of the first JSON object with keys that stands in the system message."""
+    """Texts of the longest JSON object that stands in the system message: a prompt may show small ones of its own."""
+    longest, persona = 2, {}
     at = system.find("{")
     while at >= 0:
         try:
-            found, _ = json.JSONDecoder().raw_decode(system, at)
+            found, end = json.JSONDecoder().raw_decode(system, at)
         except ValueError:
-            found = None
-        if isinstance(found, dict) and found:
-            return tuple(_persona_values(found))
-        at = system.find("{", at + 1)
-    return ()
+            end = at + 1
+        else:
+            if end - at > longest:
+                longest, persona = end - at, found
+        at = system.find("{", end)
+    return tuple(_persona_values(persona))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -161,7 +163,8 @@ def _calls_made(messages: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...],
     clicked: list[str] = []
     searches = 0
     for message in messages:
-        for call in message.get("tool_calls") or ():
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
             try:
                 arguments = orjson.loads(call["function"]["arguments"])
                 name = call["function"]["name"]
@@ -263,15 +266,19 @@ def _choose_at_random(r: _Reading) -> Choice | None:
 
 
 def _offered(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {t["function"]["name"]: t["function"] for t in tools if isinstance(t.get("function"), dict)}
+    functions = [t["function"] for t in tools if isinstance(t.get("function"), dict)]
+    return {f["name"]: f for f in functions if isinstance(f.get("name"), str)}
 
 
 def _choose_from_tools(r: _Reading, offered: Mapping[str, Mapping[str, Any]]) -> Choice | None:
     """For pages that are not in the layout known here: the tools alone say what can be done."""
     if "search" in offered:
         return Choice("search", r.wish.queries[0], "A page I cannot read; I search.")
-    value = offered.get("click", {}).get("parameters", {}).get("properties", {}).get("value", {})
-    labels = [label for label in value.get("enum") or () if isinstance(label, str)]
+    try:
+        enum = offered["click"]["parameters"]["properties"]["value"]["enum"]
+    except (KeyError, TypeError):
+        return None
+    labels = [label for label in enum if isinstance(label, str)] if isinstance(enum, list) else []
     if not labels:
         return None
     forward = [label for label in labels if label not in (BACK, PREVIOUS)] or labels

@@ -11,6 +11,7 @@ are passed over.
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterator
 from operator import itemgetter
@@ -237,7 +238,7 @@ def _record(offset: int, raw: bytes) -> TraceLine | None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(offset, line with its newline); the last one may have none."""
+    """(offset, line with its newline); the last one may have none. Reads what was there at the start and no further."""
     try:
         file = path.open("rb", buffering=0)
     except FileNotFoundError:
@@ -246,7 +247,10 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError("file", str(path), f"cannot be read ({cause.strerror})") from None
     with file:
         offset, pieces = 0, list[bytes]()
-        while chunk := file.read(CHUNK_BYTES):
+        # a size known beforehand also keeps a device in place of the file from being read for ever
+        left = os.fstat(file.fileno()).st_size
+        while chunk := file.read(min(CHUNK_BYTES, left)):
+            left -= len(chunk)
             end = chunk.find(b"\n")
             if end < 0:
                 pieces.append(chunk)

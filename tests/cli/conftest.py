@@ -1,4 +1,5 @@
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,16 @@ class Answer:
         value = json.loads(self.out)
         assert isinstance(value, dict) and isinstance(value["schema"], str)
         return value
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_before():
+    """Verbs send log records to stderr; other tests want them where pytest looks."""
+    loggers = [logging.getLogger(name) for name in ("rayeval", "actors")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagate
 
 
 @pytest.fixture

@@ -252,20 +252,10 @@ def test_the_private_goal_is_not_shown():
 # --- log records
 
 
-@pytest.fixture
-def logger():
-    found = logging.getLogger("rayeval")
-    before = found.handlers[:], found.level, found.propagate
-    other = logging.getLogger("actors")
-    before_other = other.handlers[:], other.level, other.propagate
-    yield logging.getLogger("rayeval.test")
-    found.handlers[:], found.level, found.propagate = before
-    other.handlers[:], other.level, other.propagate = before_other
-
-
-def log_something(logger, mode):
+def log_something(mode):
     stream = io.StringIO()
     configure_logging(mode, stream)
+    logger = logging.getLogger("rayeval.test")
     logger.info("not told")
     try:
         raise ValueError("bad\nvalue")
@@ -275,17 +265,17 @@ def log_something(logger, mode):
     return stream.getvalue().splitlines()
 
 
-def test_a_log_record_is_one_line_with_its_traceback(logger):
-    first, second = log_something(logger, DisplayMode.PLAIN)
+def test_a_log_record_is_one_line_with_its_traceback():
+    first, second = log_something(DisplayMode.PLAIN)
     assert "warning rayeval.test: failed: x\\ny\\nTraceback" in first
     assert second.endswith("error rayeval.test: worse")
 
 
-def test_a_log_record_is_a_json_line(logger):
-    records = [json.loads(line) for line in log_something(logger, DisplayMode.JSON)]
+def test_a_log_record_is_a_json_line():
+    records = [json.loads(line) for line in log_something(DisplayMode.JSON)]
     assert [r["level"] for r in records] == ["warning", "error"]
     assert "Traceback" in records[0]["msg"] and records[0]["logger"] == "rayeval.test"
 
 
-def test_none_logs_errors_alone(logger):
-    assert len(log_something(logger, DisplayMode.NONE)) == 1
+def test_none_logs_errors_alone():
+    assert len(log_something(DisplayMode.NONE)) == 1

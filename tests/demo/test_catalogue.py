@@ -23,9 +23,11 @@ def test_every_task_can_be_fulfilled() -> None:
         labels = {label for values in gold.options.values() for label in values}
         assert set(task.attributes) <= set(gold.attributes)
         assert {option_label(o) for o in task.options} <= labels
-        prices = list(gold.option_prices.values()) or [gold.listing_price]
-        asked = [gold.option_prices[label] for o in task.options if (label := option_label(o)) in gold.option_prices]
-        assert task.price_upper is None or (asked or prices)[0] <= task.price_upper
+        wanted = {option_label(o) for o in task.options}
+        selected = {axis: next((v for v in vs if v in wanted), vs[0]) for axis, vs in gold.options.items()}
+        price = gold.price_of(selected)
+        assert price is not None
+        assert task.price_upper is None or price <= task.price_upper
 
 
 def test_most_tasks_have_a_persona_and_some_have_none() -> None:

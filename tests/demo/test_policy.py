@@ -138,3 +138,22 @@ def test_any_conversation_gets_an_answer(messages: list[dict[str, object]], seed
     for habits in (SCRIPTED, None):
         answer = policy.shop(messages, STATIC_TOOLS, seed, habits)
         assert answer == policy.shop(messages, STATIC_TOOLS, seed, habits)
+    assert answer == policy.random_policy(messages, STATIC_TOOLS, seed)
+
+
+@pytest.mark.parametrize("tool", [{}, {"function": {}}, {"function": {"name": "click"}}, {"function": {"name": 3}}])
+def test_tools_of_any_shape_are_survived(tool: dict[str, object]) -> None:
+    messages = [{"role": "user", "content": "x", "tool_calls": 1}]
+    assert policy.shop(messages, [tool], 1, FLAWLESS).calls == ()
+
+
+def test_the_persona_is_the_longest_object_of_the_system_message() -> None:
+    messages = opening_messages(SHOP.open(1))
+    messages[0]["content"] = 'Answer {"like": "this"} or { so }.\n' + messages[0]["content"]
+    messages[1]["content"] = messages[1]["content"].replace("Shopping task:\n", "")
+    session = SHOP.open(1)
+    for action in ("search[台灯]", f"click[{session.task.asin}]"):
+        page = session.interact(action)["observation"]
+    messages.append({"role": "tool", "tool_call_id": "c", "content": page})
+    answer = policy.shop(messages, STATIC_TOOLS, 1, FLAWLESS)
+    assert json.loads(answer.calls[0][1]) == {"value": "颜色分类=暖白"}

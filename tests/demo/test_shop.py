@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ def session() -> Session:
     return SHOP.open(1)
 
 
-def _act(session: Session, *actions: str) -> dict[str, object]:
+def _act(session: Session, *actions: str) -> dict[str, Any]:
     return [session.interact(a) for a in actions][-1]
 
 

@@ -36,7 +36,8 @@ class Client:
         return result
 
     def act(self, *actions: str) -> dict[str, Any]:
-        return [self.call("interact", response=a, **self.lease).json()["result"] for a in actions][-1]
+        results: list[dict[str, Any]] = [self.call("interact", response=a, **self.lease).json()["result"] for a in actions]
+        return results[-1]
 
     def release(self) -> int:
         return self.call("release_one", **self.lease).status_code

@@ -210,7 +210,7 @@ ECHOES = {
 def test_an_echoed_key_is_taken_out(name: str) -> None:
     shown = repr(read(ECHOES[name], key=KEY))
     assert KEY not in shown and KEY[:12] not in shown and "abcDEF" not in shown
-    assert KEY not in shown.encode().decode("unicode_escape")
+    assert KEY not in shown.replace("\\\\", "\\").encode("ascii", "backslashreplace").decode("unicode_escape")
 
 
 json_values = st.recursive(

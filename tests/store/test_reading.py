@@ -64,3 +64,10 @@ def test_canonical_hash_does_not_depend_on_order_attempts_or_failed_lines(tmp_pa
 
 def test_receipts_of_a_missing_file_are_none(tmp_path):
     assert list(iter_receipts(tmp_path / "receipts.jsonl")) == []
+
+
+def test_a_device_in_place_of_a_file_is_not_read_for_ever(tmp_path):
+    run_dir = write_run(tmp_path, [line(episode(1))], receipts=False)
+    run_dir.receipts.symlink_to("/dev/full")
+    assert list(iter_receipts(run_dir.receipts)) == []
+    assert [t["episode_id"] for t in last_records(run_dir)] == [episode(1)]
