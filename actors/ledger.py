@@ -35,6 +35,10 @@ from rayeval.summary import figures_of
 _SETTLE_S = 60.0
 _MAX_OPEN_BYTES = 64_000_000
 """Beyond this much not yet durable, finished traces stay in the actors."""
+_SERVER_LOST = frozenset(
+    {ErrorKind.LEASE_LOST, ErrorKind.ENVIRONMENT_UNAVAILABLE, ErrorKind.RESET_TIMEOUT, ErrorKind.ENVIRONMENT_CHANGED}
+)
+"""Failures of the environment server rather than of the attempt: counted apart, as attempts lost with an actor are."""
 
 
 class Ledger:
@@ -87,7 +91,7 @@ class Ledger:
             trace = self._checked(ticket, trace)
             if trace.status == EpisodeStatus.COMPLETED:
                 self._queue.complete(ticket)
-            elif self._queue.fail(ticket, trace.retryable):
+            elif self._again(ticket, trace):
                 self.retries += 1
             else:
                 final_failures.append(str(trace.error_kind))
@@ -102,10 +106,26 @@ class Ledger:
         final_failures: list[str] = []
         for ticket in tickets:
             self.lost += 1
-            if not self._queue.lose(ticket):
+            if not self._queue.lose(ticket, with_actor=True):
                 final_failures.append(ErrorKind.LOST)
             traces.append(self._failed_line(ticket, "lost", ErrorKind.LOST, "ActorLost", cause, retryable=True))
         self._hand_over(traces, final_failures)
+
+    def commit_quarantined(self, ticket: Ticket, cause: str) -> None:
+        """Write the line that puts a job into quarantine."""
+        if self.fatal is not None:
+            return
+        self.lost += 1
+        self._queue.quarantine(ticket)
+        message = f"killed an actor that ran nothing else: {cause}"
+        trace = self._failed_line(ticket, "lost", ErrorKind.QUARANTINED, "Quarantined", message, retryable=False)
+        self._hand_over([trace], [ErrorKind.QUARANTINED])
+
+    def _again(self, ticket: Ticket, trace: FinishedTrace) -> bool:
+        """-> whether the job is tried again. A server that went away is nobody's attempt."""
+        if trace.retryable and trace.error_kind in _SERVER_LOST:
+            return self._queue.lose(ticket, with_actor=False)
+        return self._queue.fail(ticket, trace.retryable)
 
     async def settled(self) -> None:
         """Wait until everything handed over is durable or has failed."""
@@ -186,6 +206,9 @@ class Ledger:
     def _failed_line(self, ticket: Ticket, stage: str, kind: ErrorKind, name: str, message: str, *, retryable: bool) -> FinishedTrace:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         job = ticket.job
+        error: JsonObject = {"stage": stage, "kind": kind, "type": name, "message": message, "retryable": retryable}
+        if kind == ErrorKind.QUARANTINED:
+            error["quarantined"] = True
         trace: dict[str, Any] = {
             "schema_version": TRACE_SCHEMA,
             "episode_id": job.episode_id,
@@ -201,7 +224,7 @@ class Ledger:
             "conversation": [],
             "steps": [],
             "final": None,
-            "error": {"stage": stage, "kind": kind, "type": name, "message": message, "retryable": retryable},
+            "error": error,
         }
         figures: Mapping[str, Any] = figures_of(trace)
         line = orjson.dumps(trace, option=orjson.OPT_APPEND_NEWLINE)

@@ -75,6 +75,8 @@ class Order:
     """Episode ids to cancel; ``("*",)``: all, queued and running."""
     give_back: bool = False
     """Return what is queued and not started (drain)."""
+    pauses: dict[str, float] | None = None
+    """Model endpoints that asked another actor for a pause: seconds left of each."""
     resend: bool = False
     """The reply after ``ack`` was lost on the way: send it again."""
 
@@ -119,6 +121,10 @@ class Reply:
     queued: int = 0
     resetting: dict[str, int] = field(default_factory=dict)
     """For each server: resets not answered yet."""
+    out: dict[str, float] = field(default_factory=dict)
+    """Model endpoints and environment servers that do not answer: since how many seconds."""
+    pauses: dict[str, float] = field(default_factory=dict)
+    """Seconds left of pauses that model endpoints asked for."""
     lag_s: float = 0.0
     """Largest delay of the actor's loop since the last reply, in seconds."""
     missed: list[Reply] = field(default_factory=list)

@@ -3,7 +3,8 @@
 Invariants:
 * A job is in exactly one state: waiting (not yet generated, or in a retry list), out (dispatched), completed, failed, or left (drained).
 * ``planned = reused + completed + failed + waiting + out + left`` at every moment.
-* ``attempts`` bounds the attempts of one invocation; attempts lost with an actor are counted apart, to ``LOST_LIMIT``.
+* ``attempts`` bounds the attempts of one invocation; attempts lost with an actor or a server are counted apart, to ``LOST_LIMIT``.
+* A job lost twice with its actor is a suspect: it waits apart, for an actor that runs nothing else.
 * Nothing here awaits: every change is one synchronous step of the driver's loop.
 Closing rule: the run is over when nothing waits and nothing is out.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -21,7 +23,9 @@ from rayeval.schemas import EpisodeJob
 from rayeval.store import ResumeIndex
 
 LOST_LIMIT = 10
-"""Attempts of one job that may be lost with their actors in one invocation."""
+"""Attempts of one job that may be lost with their actors or servers in one invocation."""
+SUSPECT_AFTER = 2
+"""A job lost with its actor this often next runs alone."""
 RETRY_BASE_S = 1.0
 RETRY_CAP_S = 30.0
 
@@ -69,6 +73,8 @@ class JobQueue:
         self._used: dict[int, int] = {}
         self._lost: dict[int, int] = {}
         self._retries: list[tuple[float, int]] = []
+        self._killed: dict[int, int] = {}
+        self._suspects: deque[int] = deque()
         self.counts = dict.fromkeys(JobState, 0)
         self.retries_given = 0
         for episode_id in index.completed:
@@ -149,20 +155,49 @@ class JobQueue:
         self._move(ticket.place, JobState.OUT, JobState.FAILED)
         return False
 
-    def lose(self, ticket: Ticket) -> bool:
-        """The attempt was lost with its actor. -> whether the job will be tried again (at once, with the same seed)."""
+    def lose(self, ticket: Ticket, *, with_actor: bool) -> bool:
+        """The attempt was lost with its actor, or with its environment server. -> whether the job will be tried again, with the same
+        seed: at once after an actor, after a growing delay when a server failed."""
         lost = self._lost.get(ticket.place, 0) + 1
         self._lost[ticket.place] = lost
-        if lost < LOST_LIMIT:
-            self._again(ticket, 0.0)
+        if lost >= LOST_LIMIT:
+            self._move(ticket.place, JobState.OUT, JobState.FAILED)
+            return False
+        if not with_actor:
+            self._again(ticket, min(RETRY_CAP_S, RETRY_BASE_S * 2 ** (lost - 1)))
             return True
+        killed = self._killed.get(ticket.place, 0) + 1
+        self._killed[ticket.place] = killed
+        if killed < SUSPECT_AFTER:
+            self._again(ticket, 0.0)
+        else:
+            self._move(ticket.place, JobState.OUT, JobState.WAITING)
+            self._suspects.append(ticket.place)
+            self.retries_given += 1
+        return True
+
+    @property
+    def suspects(self) -> int:
+        """Jobs that wait for an actor of their own."""
+        return len(self._suspects)
+
+    def take_suspect(self) -> Ticket | None:
+        """One suspect; it becomes out."""
+        return self._ticket(self._suspects.popleft()) if self._suspects else None
+
+    def quarantine(self, ticket: Ticket) -> None:
+        """The job killed an actor that ran nothing else: it has failed for good, and over resumes."""
         self._move(ticket.place, JobState.OUT, JobState.FAILED)
-        return False
+        self.quarantined += 1
 
     def give_back(self, ticket: Ticket) -> None:
         """The attempt never ended and left no line (drain, cancellation): the job waits again under the same attempt number."""
         self._last_attempt[ticket.place] = ticket.attempt - 1
-        self._again(ticket, 0.0, counted=False)
+        if self._killed.get(ticket.place, 0) >= SUSPECT_AFTER:
+            self._move(ticket.place, JobState.OUT, JobState.WAITING)
+            self._suspects.append(ticket.place)
+        else:
+            self._again(ticket, 0.0, counted=False)
 
     def _again(self, ticket: Ticket, delay_s: float, counted: bool = True) -> None:
         self._move(ticket.place, JobState.OUT, JobState.WAITING)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import platform
 import resource
@@ -29,20 +30,31 @@ import psutil
 from actors.freshness import Freshness
 from actors.messages import ActorInfo, ActorSpec, Assignment, Order, Ping, Reply
 from actors.outbox import Outbox
+from actors.servers import ServerWatch
 from rayeval.config import Config
 from rayeval.environments import Environment, load_environment
 from rayeval.environments.base import EnvironmentEpisode
 from rayeval.exceptions import FencedError
 from rayeval.models import ChatModel, load_model
+from rayeval.models.gate import EndpointGate, http_probe
 from rayeval.prompts import PromptBuilder
 from rayeval.runtime import AgentRuntime, RuntimeSettings
-from rayeval.schemas import JsonObject, Lease
+from rayeval.schemas import ErrorKind, JsonObject, Lease
 from rayeval.skills import JsonSkillBank, NoSkills, SkillProvider
 from rayeval.store import boot_id
 from rayeval.transport import AiohttpTransport
 
+_log = logging.getLogger(__name__)
+
 _TICK_S = 0.1
 _STOP_S = 10.0
+_OVERDUE_SLACK_S = 60.0
+"""An episode's own deadlines end it; one that is still there this much later is cancelled from outside."""
+_WEDGED_S = 60.0
+"""An episode still there this long after that wedges its actor: the process ends."""
+_LOOK_EVERY_S = 5.0
+_ASK_ABOUT = frozenset({ErrorKind.ENVIRONMENT_UNAVAILABLE, ErrorKind.LEASE_LOST})
+"""Failures after which a server is asked whether it is still there."""
 _SPARE_FILES = 256
 """File descriptors kept for Ray, logs and modules."""
 
@@ -107,12 +119,15 @@ class RolloutActor:
         self._unleased: Counter[str] = Counter()
         """For each server: running episodes that hold no lease yet (and those of an environment without leases)."""
         self._awaiting: dict[tuple[str, int], str] = {}
+        self._asked: set[tuple[str, int]] = set()
         self._held: dict[str, Lease] = {}
         self._held_on: Counter[str] = Counter()
         self._quotas: dict[str, int] = {}
         self._newest = 0
         self._waiter: asyncio.Event | None = None
         self._tick = time.monotonic()
+        self._next_look = self._tick + _LOOK_EVERY_S
+        self._started: dict[str, float] = {}
         self._lag_s = 0.0
         self._give_back = False
         self._stopping = False
@@ -130,8 +145,12 @@ class RolloutActor:
         self._slots = min(self._slots, _slots_for_files())
         config = Config.model_validate(self._spec.config)
         self._transport = AiohttpTransport(trust_env=config.execution.trust_env)
-        self._model: ChatModel = load_model(config, self._spec.endpoints, self._transport)
+        self._gate = EndpointGate(self._spec.endpoints, http_probe(self._transport))
+        self._model: ChatModel = load_model(config, self._spec.endpoints, self._transport, self._gate)
         self._environment: Environment = load_environment(config, self._spec.persona, self._spec.servers)
+        self._servers = ServerWatch(self._environment, self._fill)
+        execution = config.execution
+        self._overdue_s = execution.reset_timeout_s + execution.episode_timeout_s + _OVERDUE_SLACK_S
         skills: SkillProvider = NoSkills()
         if self._spec.skill_bank is not None:
             skills = JsonSkillBank(self._spec.skill_bank, config.skills.max_skills)
@@ -197,9 +216,11 @@ class RolloutActor:
             await asyncio.wait(tasks, timeout=_STOP_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
+                await self._servers.aclose()
                 await self._environment.aclose()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):
+                await self._gate.aclose()
                 await self._model.aclose()
                 await self._transport.aclose()
         self._fresh.stop()
@@ -220,6 +241,8 @@ class RolloutActor:
         if order.pinned is not None:
             self._pinned = order.pinned
         self._queue.extend(order.assignments)
+        for endpoint, seconds in (order.pauses or {}).items():
+            self._gate.pause(endpoint, seconds)
         if order.give_back:
             self._give_back = True
         if self._give_back:
@@ -247,6 +270,7 @@ class RolloutActor:
             episode_id = assignment.job.episode_id
             self._awaiting[episode_id, assignment.attempt] = server
             self._unleased[server] += 1
+            self._started[episode_id] = time.monotonic()
             self._running[episode_id] = self._loop.create_task(self._episode(assignment, server), name=episode_id)
 
     def _used(self, server: str) -> int:
@@ -258,7 +282,7 @@ class RolloutActor:
         best, room = None, 0
         for server, quota in self._quotas.items():
             left = quota - self._used(server)
-            if left > room:
+            if left > room and not self._servers.is_out(server):
                 best, room = server, left
         return best
 
@@ -283,6 +307,8 @@ class RolloutActor:
                 pinned=self._pinned,
                 on_event=self._on_event,
             )
+            if trace.error_kind in _ASK_ABOUT:
+                self._servers.suspect(server)
             self._outbox.add_trace(trace)
         except asyncio.CancelledError:
             self._outbox.add_returned(job.episode_id)
@@ -291,6 +317,7 @@ class RolloutActor:
         finally:
             self._lease_known(key)
             self._running.pop(job.episode_id, None)
+            self._started.pop(job.episode_id, None)
             self._fill()
 
     def _lease_known(self, key: tuple[str, int]) -> None:
@@ -320,6 +347,8 @@ class RolloutActor:
             reply.resetting[server] = used - self._held_on[server]
         reply.in_flight = len(self._running)
         reply.queued = len(self._queue)
+        reply.out = self._servers.out() | self._gate.open_circuits()
+        reply.pauses = self._gate.pauses()
         reply.lag_s, self._lag_s = self._lag_s, 0.0
         reply.missed = missed
         return reply
@@ -328,8 +357,22 @@ class RolloutActor:
         now = self._loop.time()
         self._lag_s = max(self._lag_s, now - expected)
         self._tick = time.monotonic()
+        if self._tick >= self._next_look:
+            self._next_look = self._tick + _LOOK_EVERY_S
+            self._look_for_overdue()
         if not self._stopping:
             self._loop.call_later(_TICK_S, self._on_tick, now + _TICK_S)
+
+    def _look_for_overdue(self) -> None:
+        """Cancel what outlived every deadline of its own; end the process when even that does not help (a class that swallows it)."""
+        now = time.monotonic()
+        for episode_id, started in self._started.items():
+            over = now - started - self._overdue_s
+            if over > _WEDGED_S and self._own_process:
+                _log.error("%s cannot be cancelled: this actor ends", episode_id)
+                os._exit(1)
+            if over > 0:
+                self._running[episode_id].cancel()
 
     def _tell_lapse(self, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended: so has the actor

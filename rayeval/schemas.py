@@ -80,6 +80,8 @@ class ErrorKind(StrEnum):
     """``episode_timeout_s`` after the reset's answer."""
     LOST = "lost"
     """The actor, its node or its reply died; written by the driver, outside ``attempts``."""
+    QUARANTINED = "quarantined"
+    """The job killed an actor that ran nothing else; left out of later invocations unless asked for."""
     INTERNAL = "internal"
     """A defect of ours or of a user's class, with its traceback."""
 
@@ -211,6 +213,8 @@ class TraceError(TypedDict):
     model_retries: NotRequired[list[JsonObject]]
     """Attempts thrown away in the model call that failed: ``{cause, waited_s}``."""
     cleanup_errors: NotRequired[list[str]]
+    quarantined: NotRequired[bool]
+    """True in the line that puts a job into quarantine."""
 
 
 class Trace(TypedDict):

@@ -80,8 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.SIGINT
     except SystemExit as ending:
-        # typer ends so when the reader of its help text went away.
-        return _end_quietly() if ending.code == 1 else int(ending.code or 0)
+        if isinstance(ending.__context__, BrokenPipeError):  # so typer ends when the reader of its help text went away
+            return _end_quietly()
+        return ending.code if isinstance(ending.code, int) else ExitCode.OK if ending.code is None else ExitCode.INTERNAL
     except RayevalError as error:
         return _report_known(error, as_json)
     except OSError as error:

@@ -62,6 +62,10 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
 class AttemptObserver(Protocol):
     """Around each HTTP attempt: a limiter, a circuit. For each ``before`` that returned, ``after`` comes once."""
 
+    def route(self, endpoint: str) -> str:
+        """The endpoint to use for the next attempt: the one that was asked for, or another one that answers."""
+        ...
+
     async def before(self, endpoint: str) -> None:
         """Wait for leave to send. Held to the episode's deadline; an exception ends the call with it."""
         ...

@@ -186,6 +186,8 @@ class OpenAIChat:
         retries: list[ModelRetry] = []
         said = "none was made"
         while True:
+            if self._observer is not None:
+                target = self._observer.route(target)
             if self._observer is not None and not await _leave(self._observer, target, request.deadline):
                 self._out_of_time(target, retries, said)
             left_s = request.deadline - time.monotonic()

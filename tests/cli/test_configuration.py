@@ -43,7 +43,7 @@ def test_diff_names_each_key_and_whether_it_matters(rayeval, config, tmp_path):
 
 def test_diff_below_an_open_key_is_semantic(rayeval, config, tmp_path):
     other = tmp_path / "other.yaml"
-    other.write_text(config.read_text().replace("base_url: demo}\n", "base_url: demo, extra_body: {top_k: 20}}\n"))
+    other.write_text(config.read_text().replace("name: scripted,", "name: scripted, extra_body: {top_k: 20},"))
     rows = rayeval("config", "diff", config, other, "--json").json["differences"]
     assert any(row["semantic"] and row["key"].startswith("model.extra_body") for row in rows)
 

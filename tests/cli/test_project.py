@@ -47,9 +47,12 @@ def test_init_below_a_file(rayeval, tmp_path):
 
 
 def test_demo_hands_its_options_on(rayeval):
-    with pytest.raises(AssertionError):
-        assert "--shop-port" in rayeval("--help").out
     assert "--shop-port" in rayeval("demo", "--help").out
+
+
+def test_demo_refuses_what_is_no_option_of_its_own(rayeval):
+    answer = rayeval("demo", "--nonsense")
+    assert answer.code == 2 and "--nonsense" in answer.err
 
 
 def test_demo_prints_its_addresses_and_ends_with_a_signal():
