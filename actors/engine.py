@@ -329,6 +329,7 @@ class _Engine:
                     fence_s=execution.fence_s,
                     grace_s=execution.grace_s,
                     stall_timeout_s=execution.stall_timeout_s,
+                    endpoint_outage_s=execution.endpoint_outage_s,
                 ),
                 queue=queue,
                 ledger=ledger,

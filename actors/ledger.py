@@ -35,9 +35,7 @@ from rayeval.summary import figures_of
 _SETTLE_S = 60.0
 _MAX_OPEN_BYTES = 64_000_000
 """Beyond this much not yet durable, finished traces stay in the actors."""
-_SERVER_LOST = frozenset(
-    {ErrorKind.LEASE_LOST, ErrorKind.ENVIRONMENT_UNAVAILABLE, ErrorKind.RESET_TIMEOUT, ErrorKind.ENVIRONMENT_CHANGED}
-)
+_SERVER_LOST = frozenset({ErrorKind.LEASE_LOST, ErrorKind.ENVIRONMENT_UNAVAILABLE, ErrorKind.RESET_TIMEOUT, ErrorKind.ENVIRONMENT_CHANGED})
 """Failures of the environment server rather than of the attempt: counted apart, as attempts lost with an actor are."""
 
 

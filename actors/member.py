@@ -51,6 +51,13 @@ class Member:
     told_give_back: bool = False
     told_cancel: bool = False
     told_pinned: EnvironmentIdentity | None = None
+    suspect: bool = False
+    """Runs one suspect job at a time and nothing else."""
+    slots_wanted: int | None = None
+    """New number of slots to tell it of."""
+    slots_now: int | None = None
+    """Slots it was told of last, when they were changed."""
+    told_pauses: dict[str, float] = field(default_factory=dict)
     cancel_wanted: set[str] = field(default_factory=set)
 
     @property
@@ -59,6 +66,8 @@ class Member:
 
     @property
     def slots(self) -> int:
+        if self.slots_now is not None:
+            return self.slots_now
         return self.info.slots if self.info is not None else self.spec.slots
 
     @property

@@ -22,23 +22,23 @@ from dataclasses import dataclass
 
 from actors.burial import fence, release_leases
 from actors.dealing import Dealer
+from actors.dispatch import Dispatcher, Phase
 from actors.handles import ActorFaultError, ActorGoneError, ActorHandle, ReplyGoneError
 from actors.health import SILENT_S, SLOW_S, HealthThread
 from actors.ledger import Ledger, described
 from actors.member import Member, MemberState
-from actors.messages import ActorSpec, Assignment, Order, Reply
+from actors.messages import ActorSpec, Order, Reply
 from actors.queue import JobQueue
+from actors.recovery import living_capacities
 from rayeval.environments import Environment
-from rayeval.exceptions import EnvironmentCallError, PlacementError, RayevalError, StoreWriteError
+from rayeval.exceptions import PlacementError, RayevalError, StoreWriteError
 from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
 from rayeval.store import LeaseJournal, boot_id
 
 _TICK_S = 0.25
 _STOP_S = 30.0
 _ADMISSION_EVERY_S = 10.0
-_CAPACITY_S = 10.0
 _EXCHANGE_SLACK_S = 60.0
-_ASSIGNMENT_LIMIT = 4096
 FIRST_DISPATCH = "the first jobs are on their way"
 ALL_DURABLE = "every trace is durable"
 """Debug notes between which a run does its work; benchmarks measure from one to the other."""
@@ -55,6 +55,7 @@ class PoolSettings:
     grace_s: float
     ready_s: float = 120.0
     stall_timeout_s: float = 600.0
+    endpoint_outage_s: float = 600.0
 
 
 class RolloutPool:
@@ -78,9 +79,11 @@ class RolloutPool:
         self._queue, self._ledger, self._dealer, self._journal = queue, ledger, dealer, journal
         self._environment = environment
         self._make_spec, self._spawn, self._note = make_spec, spawn, note
-        self._endpoint_load: Counter[str] = Counter(dict.fromkeys(endpoints, 0))
         self._health = HealthThread()
         self._members: dict[str, Member] = {}
+        self._phase = Phase()
+        self._dispatch = Dispatcher(self._phase, self._members, queue=queue, ledger=ledger, dealer=dealer, endpoints=endpoints)
+        self._out_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._born = 0
@@ -88,7 +91,6 @@ class RolloutPool:
         self._unplaced = 0
         self._drain_until: float | None = None
         self._cancelled_at: float | None = None
-        self._closing = False
         self._dispatched = False
         self._reset_answered_at = time.monotonic()
         self._asked_admission_at = time.monotonic()
@@ -119,7 +121,7 @@ class RolloutPool:
             await self._ledger.settled()
             self._note("debug", ALL_DURABLE)
         finally:
-            self._closing = True
+            self._phase.closing = True
             await self._close()
             self._health.stop()
         await self._ledger.settled()
@@ -130,6 +132,7 @@ class RolloutPool:
             self.reason, self.exit_code = reason, exit_code
             self._note("warning", f"draining: {reason}")
         until = time.monotonic() + (self._settings.grace_s if grace_s is None else grace_s)
+        self._phase.draining = True
         self._drain_until = until if self._drain_until is None else min(self._drain_until, until)
         self._nudge_all()
 
@@ -181,7 +184,7 @@ class RolloutPool:
                 }
                 for server, admission in self._dealer.admission.items()
             ],
-            "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self._endpoint_load.items()],
+            "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self._dispatch.endpoint_load.items()],
         }
 
     # ---- supervision --------------------------------------------------------------------------------------------------------------
@@ -189,13 +192,9 @@ class RolloutPool:
     def _finished(self) -> bool:
         if any(m.state == MemberState.DEAD for m in self._members.values()):
             return False  # a burial gives its jobs back first
-        if self._draining:
+        if self._phase.draining:
             return self._queue.out == 0 or not any(m.alive for m in self._members.values())
         return self._queue.over
-
-    @property
-    def _draining(self) -> bool:
-        return self._drain_until is not None
 
     def _look(self) -> None:
         """One synchronous pass over deadlines, signs of life and whoever waits for a nudge."""
@@ -208,19 +207,22 @@ class RolloutPool:
                 self._declare_dead(member, f"no sign of life for {max(silence, age):.0f} s")
                 continue
             member.state = MemberState.SLOW if age > SLOW_S else MemberState.WORKING
-            if member.last is not None and self._news_for(member):
+            if member.last is not None and self._dispatch.news_for(member):
                 member.nudge.set()
         if self._drain_until is not None and now >= self._drain_until and self._cancelled_at is None:
             self._cancelled_at = now
+            self._phase.cancelled = True
             self._nudge_all()
         if self._cancelled_at is not None and now > self._cancelled_at + _STOP_S:
             for member in [m for m in self._members.values() if m.alive and m.jobs]:
                 self._declare_dead(member, "it did not end its cancelled episodes")
-        if self._waiting_for_a_reset():
-            if now - self._asked_admission_at > _ADMISSION_EVERY_S:
-                self._asked_admission_at = now
-                self._start(self._ask_admission(), "admission")
-            if now - self._reset_answered_at > self._settings.stall_timeout_s and not self._draining:
+        waiting = self._waiting_for_a_reset()
+        short = self._queue.waiting > 0 and sum(self._dealer.admission.values()) < self._settings.slots
+        if (waiting or short) and now - self._asked_admission_at > _ADMISSION_EVERY_S:
+            self._asked_admission_at = now
+            self._start(self._ask_admission(), "admission")
+        if waiting:
+            if now - self._reset_answered_at > self._settings.stall_timeout_s and not self._phase.draining:
                 full = ", ".join(s for s in self._dealer.admission if s not in self._refused_servers)
                 self.drain(
                     f"no reset was answered for {self._settings.stall_timeout_s:g} s: {full} is full or stuck",
@@ -230,6 +232,34 @@ class RolloutPool:
         else:
             self._reset_answered_at = now
 
+        self._look_at_suspects()
+        self._look_at_outages(now)
+
+    def _look_at_suspects(self) -> None:
+        """One actor of its own for suspects while there are any; it ends when there are none."""
+        own = [m for m in self._members.values() if m.suspect and m.state not in (MemberState.ENDED, MemberState.DEAD)]
+        if self._queue.suspects and not own and not self._phase.draining:
+            self._note("warning", f"{self._queue.suspects} episodes were lost twice with their actors: each runs alone now")
+            self._bear(1, suspect=True)
+        for member in own:
+            if member.alive and not member.jobs and not self._queue.suspects and not self._queue.over:
+                member.state = MemberState.ENDED
+                self._start(self._retire(member), f"retire-{member.actor_id}")
+
+    def _look_at_outages(self, now: float) -> None:
+        """Time how long nothing answers at all. Nothing is dispatched meanwhile, so nothing counts against attempts."""
+        out = self._dispatch.all_out()
+        if not out:
+            if self._out_since is not None:
+                self._note("info", f"servers answer again after {now - self._out_since:.0f} s")
+            self._out_since = None
+        elif self._out_since is None:
+            self._out_since = now
+            self._note("warning", f"dispatch waits: no answer from {', '.join(out)}")
+        elif now - self._out_since > self._settings.endpoint_outage_s and not self._phase.draining:
+            text = f"no answer from {', '.join(out)} for {now - self._out_since:.0f} s"
+            self.drain(text, ExitCode.STOPPED, grace_s=0.0)
+
     def _waiting_for_a_reset(self) -> bool:
         """Whether some reset is unanswered, or jobs wait and no server admits any."""
         if any(sum(m.last.resetting.values()) for m in self._members.values() if m.last and m.alive):
@@ -237,12 +267,7 @@ class RolloutPool:
         return self._queue.waiting > 0 and sum(self._dealer.admission.values()) == 0
 
     async def _ask_admission(self) -> None:
-        try:
-            async with asyncio.timeout(_CAPACITY_S):
-                capacities = await self._environment.capacity()
-        except (EnvironmentCallError, TimeoutError) as error:
-            self._note("warning", f"environment servers were asked for their slots: {error or 'no answer in time'}")
-            return
+        capacities = await living_capacities(self._environment, self._dealer.admission)
         held = Counter(lease.server for lease in self.held())
         for server, slots, free, _ in capacities:
             if server in self._refused_servers:
@@ -255,11 +280,11 @@ class RolloutPool:
 
     # ---- one actor ----------------------------------------------------------------------------------------------------------------
 
-    def _bear(self, slots: int) -> None:
+    def _bear(self, slots: int, suspect: bool = False) -> None:
         self._born += 1
         spec = self._make_spec(f"actor-{self._born:03d}", slots)
         actor_id = spec.actor_id  # the maker adds the driver's epoch: ids are unique over the life of the run
-        member = Member(spec, self._spawn(spec))
+        member = Member(spec, self._spawn(spec), suspect=suspect)
         self._members[actor_id] = member
         self._dealer.join(actor_id, slots)
         self._start(self._live(member), actor_id)
@@ -275,7 +300,7 @@ class RolloutPool:
             if isinstance(error, ActorFaultError):
                 self._count_fault(error)
             self._end_unplaced(member, error)
-            if not self._draining and self._faults < 2:
+            if not self._phase.draining and self._faults < 2:
                 self._bear(member.spec.slots)
             return
         info = member.info
@@ -317,8 +342,8 @@ class RolloutPool:
         calls: list[asyncio.Task[Reply]] = []
         resend = False
         try:
-            while member.alive and not self._closing:
-                if not calls or (len(calls) < 2 and self._news_for(member)):
+            while member.alive and not self._phase.closing:
+                if not calls or (len(calls) < 2 and self._dispatch.news_for(member)):
                     order = self._order_for(member, resend)
                     resend = False
                     calls.append(asyncio.create_task(member.handle.exchange(order)))
@@ -344,75 +369,12 @@ class RolloutPool:
                     self._take(member, call.result())
                 call.cancel()
 
-    def _fair_slots(self, member: Member) -> int:
-        """Episodes this actor can have running: jobs beyond them wait in the driver, where any actor can take them."""
-        fair = sum(self._dealer.fair(member.actor_id, server) for server in self._dealer.admission)
-        return min(member.slots, fair)
-
-    def _credit(self, member: Member) -> int:
-        if self._draining or member.state != MemberState.WORKING or self._closing:
-            return 0
-        slots = self._fair_slots(member)
-        alive = [m for m in self._members.values() if m.alive]
-        extras = sum(max(1, m.slots // 8) for m in alive)
-        ahead = max(1, slots // 8) if slots and self._queue.ready() >= extras else 0
-        return max(0, slots + ahead - len(member.jobs))
-
-    def _wanted(self) -> dict[str, int]:
-        more = not self._draining and self._queue.ready() > 0
-        return {
-            m.actor_id: (self._fair_slots(m) if more and m.state == MemberState.WORKING else min(len(m.jobs), m.slots))
-            for m in self._members.values()
-            if m.alive
-        }
-
-    def _news_for(self, member: Member) -> bool:
-        """Whether an order now would say something that the open exchange does not carry."""
-        if member.cancel_wanted or (self._draining and not member.told_give_back):
-            return True
-        if self._cancelled_at is not None and not member.told_cancel:
-            return True
-        if member.told_pinned != self._ledger.pinned:
-            return True
-        if self._queue.ready() and self._credit(member) >= max(1, member.slots // 16):
-            return True
-        if member.last is not None and member.last.queued and sum(member.last.taken.values()) < min(len(member.jobs), member.slots):
-            return self._dealer.would_grow(member.actor_id, self._wanted())
-        return False
-
     def _order_for(self, member: Member, resend: bool) -> Order:
-        member.orders += 1
-        assignments: list[Assignment] = []
-        if not self._dispatched and self._queue.waiting:
+        order = self._dispatch.order_for(member, resend)
+        if order.assignments and not self._dispatched:
             self._dispatched = True
             self._note("debug", FIRST_DISPATCH)
-        for ticket in self._queue.take(min(self._credit(member), _ASSIGNMENT_LIMIT)):
-            endpoint = min(self._endpoint_load, key=self._endpoint_load.__getitem__, default="")
-            self._endpoint_load[endpoint] += 1
-            member.jobs[ticket.job.episode_id] = (ticket, endpoint)
-            assignments.append(Assignment(ticket.job, ticket.attempt, endpoint))
-        actors = max(1, sum(m.alive for m in self._members.values()))
-        cancel = tuple(member.cancel_wanted)
-        member.cancel_wanted.clear()
-        if self._cancelled_at is not None:
-            cancel, member.told_cancel = ("*",), True
-        if self._draining:
-            member.told_give_back = True
-        pinned = self._ledger.pinned if member.told_pinned != self._ledger.pinned else None
-        member.told_pinned = self._ledger.pinned
-        return Order(
-            number=member.orders,
-            ack=member.acknowledged,
-            assignments=tuple(assignments),
-            quotas=self._dealer.deal(member.actor_id, member.orders, self._wanted()),
-            flush_s=max(0.05, actors / 400),
-            lease_flush_s=max(0.02, actors / 800),
-            idle_s=max(1.0, actors / 200),
-            pinned=pinned,
-            cancel=cancel,
-            give_back=self._draining,
-            resend=resend,
-        )
+        return order
 
     def _take(self, member: Member, reply: Reply) -> None:
         for missed in reply.missed:
@@ -433,7 +395,7 @@ class RolloutPool:
                 self._ledger.late += 1
                 continue
             del member.jobs[record.episode_id]
-            self._endpoint_load[held[1]] -= 1
+            self._dispatch.endpoint_freed(held[1])
             trace = FinishedTrace(
                 record.episode_id, record.attempt, record.status, line, record.error_kind, record.retryable,
                 record.figures, record.identity, record.server,
@@ -442,14 +404,16 @@ class RolloutPool:
         for episode_id in reply.returned:
             held = member.jobs.pop(episode_id, None)
             if held is not None:
-                self._endpoint_load[held[1]] -= 1
+                self._dispatch.endpoint_freed(held[1])
                 self._queue.give_back(held[0])
         self._dealer.reported(member.actor_id, reply.order, reply.taken)
+        if reply.pauses:
+            self._dispatch.heard_pauses(reply.pauses)
         member.last = reply
         if results:
             self._reset_answered_at = time.monotonic()  # also where an environment has no leases to tell of
             self._ledger.commit(results)
-        if self._queue.over or self._draining:
+        if self._queue.over or self._phase.draining:
             self._changed.set()
 
     def _take_leases(self, member: Member, reply: Reply) -> None:
@@ -507,16 +471,36 @@ class RolloutPool:
             self._write_down(self._journal.actor_gone, member.actor_id)
         tickets = [ticket for ticket, _ in member.jobs.values()]
         for _, endpoint in member.jobs.values():
-            self._endpoint_load[endpoint] -= 1
+            self._dispatch.endpoint_freed(endpoint)
         member.jobs.clear()
         member.held.clear()
         self._dealer.leave(member.actor_id)
         member.state = MemberState.ENDED
-        self._ledger.commit_lost(tickets, cause)
-        if self._queue.waiting and not self._draining and not self._closing:
+        if member.suspect and tickets:
+            self._note("error", f"{tickets[0].job.episode_id} killed an actor of its own and is quarantined")
+            self._ledger.commit_quarantined(tickets[0], cause)
+        else:
+            self._ledger.commit_lost(tickets, cause)
+        if not member.suspect and self._queue.waiting and not self._phase.draining and not self._phase.closing:
             self.replaced += 1
             self._bear(member.spec.slots)
         self._nudge_all()
+
+    async def _retire(self, member: Member) -> None:
+        """Stop an actor in order and take its last words."""
+        reply = await member.handle.stop(member.acknowledged, _STOP_S)
+        if reply is None:
+            self._note("warning", f"{member.actor_id} did not stop in order")
+            member.state = MemberState.WORKING
+            self._declare_dead(member, "it did not stop in order")
+            return
+        self._take(member, reply)
+        self._health.forget(member.actor_id)
+        member.state = MemberState.ENDED
+        self._dealer.leave(member.actor_id)
+        if not member.held:
+            self._write_down(self._journal.actor_gone, member.actor_id)
+        member.handle.kill()
 
     async def _close(self) -> None:
         """Stop every actor; bounded."""
@@ -525,17 +509,7 @@ class RolloutPool:
 
         async def end(member: Member) -> None:
             if member.alive:
-                reply = await member.handle.stop(member.acknowledged, _STOP_S)
-                if reply is None:
-                    self._note("warning", f"{member.actor_id} did not stop in order")
-                    self._declare_dead(member, "it did not stop in order")
-                    return
-                self._take(member, reply)
-                self._health.forget(member.actor_id)
-                member.state = MemberState.ENDED
-                if not member.held:
-                    self._write_down(self._journal.actor_gone, member.actor_id)
-                member.handle.kill()
+                await self._retire(member)
             elif member.state == MemberState.STARTING:
                 member.state = MemberState.ENDED
                 member.handle.kill()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from actors.burial import fence, release_leases
@@ -46,6 +46,23 @@ async def capacities(environment: Environment) -> Sequence[ServerCapacity]:
         raise EndpointsOutError(f"environment: {error}") from error
     except TimeoutError:
         raise EndpointsOutError(f"environment: no answer to a look at its slots within {_CAPACITY_S:g} s") from None
+
+
+async def living_capacities(environment: Environment, servers: Iterable[str]) -> list[ServerCapacity]:
+    """Slots of the servers that answer; those that do not are left out."""
+    ask_one: Callable[[str], Awaitable[ServerCapacity]] | None = getattr(environment, "server_capacity", None)
+    asked = [ask_one(server) for server in servers] if ask_one is not None else []
+    found: list[ServerCapacity] = []
+    try:
+        async with asyncio.timeout(_CAPACITY_S):
+            if ask_one is None:
+                return list(await environment.capacity())
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(answer, ServerCapacity):
+                    found.append(answer)
+    except (EnvironmentCallError, TimeoutError):
+        return []
+    return found
 
 
 async def recover(

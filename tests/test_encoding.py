@@ -38,7 +38,13 @@ def test_what_json_cannot_hold_becomes_text() -> None:
         def __str__(self) -> str:
             return "a thing"
 
-    assert orjson.loads(encode([10**30, float("nan"), Thing(), (1, 2), {5: "five"}])) == [str(10**30), None, "a thing", [1, 2], {"5": "five"}]
+    assert orjson.loads(encode([10**30, float("nan"), Thing(), (1, 2), {5: "five"}])) == [
+        str(10**30),
+        None,
+        "a thing",
+        [1, 2],
+        {"5": "five"},
+    ]
     assert orjson.loads(encode(10**6000)).startswith("0x")
 
 

@@ -82,7 +82,7 @@ def test_an_episode_without_an_assignment_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "text"), [(["g3"], "did you mean 'g"), (["off"], "disabled"), (["g1", "g1"], "once")], ids=["unknown", "disabled", "twice"]
+    ("chosen", "text"), [(["g11"], "did you mean 'g"), (["off"], "disabled"), (["g1", "g1"], "once")], ids=["unknown", "disabled", "twice"]
 )
 def test_a_bad_assignment_is_refused_at_once(chosen: list[str], text: str) -> None:
     with pytest.raises(SkillBankError, match=text):

@@ -125,7 +125,9 @@ rewards = st.sampled_from([0.0, 0.1, 1 / 3, 0.7, 1.0])
 one_figures = st.one_of(
     st.builds(
         lambda reward, n, bad, wait: figures_of(
-            completed(reward=reward, steps=[step(i, valid=not bad, retries=["timeout"] * wait) for i in range(n)], duration_ms=reward * 17.3)
+            completed(
+                reward=reward, steps=[step(i, valid=not bad, retries=["timeout"] * wait) for i in range(n)], duration_ms=reward * 17.3
+            )
         ),
         rewards,
         st.integers(0, 3),

@@ -60,7 +60,9 @@ def test_a_value_that_is_listed_twice_is_offered_once() -> None:
 
 
 @pytest.mark.parametrize("schema", ["dynamic", "static"])
-@pytest.mark.parametrize("state", [{}, {"search_available": False, "actions": []}, {"actions": "x"}, {"actions": [1]}, {"search_available": 1}])
+@pytest.mark.parametrize(
+    "state", [{}, {"search_available": False, "actions": []}, {"actions": "x"}, {"actions": [1]}, {"search_available": 1}]
+)
 def test_a_page_that_offers_nothing_is_an_error(state: dict[str, Any], schema: Any) -> None:
     with pytest.raises(PageWithoutToolsError):
         tools_for(state, schema)
@@ -152,4 +154,8 @@ def test_no_sent_query_begins_with_a_hidden_verb(query: str) -> None:
 def test_feedback_names_the_tools() -> None:
     feedback = protocol_feedback(ProtocolError("tool_call_count", "m"), tools_for(BOTH))
     assert list(feedback) == ["type", "code", "message", "instruction", "available_tools"]
-    assert (feedback["type"], feedback["code"], feedback["available_tools"]) == ("tool_protocol_error", "tool_call_count", ["search", "click"])
+    assert (feedback["type"], feedback["code"], feedback["available_tools"]) == (
+        "tool_protocol_error",
+        "tool_call_count",
+        ["search", "click"],
+    )

@@ -59,7 +59,9 @@ def test_each_kind_of_damage_is_found(tmp_path, traces, said):
     assert said in problem
 
 
-@pytest.mark.parametrize(("key", "value", "said"), [("crc32", 1, "does not match"), ("length", 10**6, "does not match"), ("offset", "x", "not a receipt")])
+@pytest.mark.parametrize(
+    ("key", "value", "said"), [("crc32", 1, "does not match"), ("length", 10**6, "does not match"), ("offset", "x", "not a receipt")]
+)
 def test_a_receipt_must_match_its_bytes(tmp_path, key, value, said):
     run = make_run(tmp_path / "r", [completed(0)])
     run.receipts.write_text(json.dumps({**json.loads(run.receipts.read_text()), key: value}) + "\n")
@@ -74,7 +76,8 @@ def test_a_torn_receipt_is_no_problem(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [(("plan", "model", "name"), "plan_fingerprint"), (("jobs", "jobs_sha256"), "jobs_sha256"), (("jobs", "seed"), "jobs_sha256")]
+    ("path", "said"),
+    [(("plan", "model", "name"), "plan_fingerprint"), (("jobs", "jobs_sha256"), "jobs_sha256"), (("jobs", "seed"), "jobs_sha256")],
 )
 def test_a_manifest_changed_by_hand_is_found(tmp_path, path, said):
     run = make_run(tmp_path / "r", [])
@@ -110,9 +113,7 @@ def test_what_differs_is_named_down_to_its_first_value(tmp_path):
     answer = compare_canonical(a, b)
     assert not answer["equal"] and answer["hash_a"] != answer["hash_b"]
     assert (answer["only_a"], answer["only_b"]) == (["task-000001__sample-000"], ["task-000002__sample-000"])
-    assert answer["different"] == [
-        {"episode_id": "task-000000__sample-000", "first": "steps[1].environment.action_feedback.valid"}
-    ]
+    assert answer["different"] == [{"episode_id": "task-000000__sample-000", "first": "steps[1].environment.action_feedback.valid"}]
 
 
 values = st.recursive(

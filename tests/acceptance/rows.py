@@ -45,6 +45,7 @@ from tests.acceptance.runs import (
     wait_gone,
 )
 from tests.acceptance.servers import DemoPair, Servers, StartServers, external
+from tests.actors.sessions import shared_ray
 
 FAULTY = {"fault_malformed": 0.02, "fault_length": 0.02}
 REFUSING = {"fault_429": 0.05, "fault_500": 0.05}
@@ -539,6 +540,20 @@ ROWS: dict[str, Callable[[StartServers, Path], JsonObject]] = {
 }
 
 
+def _told(name: str, start: StartServers, place: Path) -> bool:
+    """Run one row and print its line. -> whether it holds."""
+    shutil.rmtree(place, ignore_errors=True)
+    began = time.monotonic()
+    line: JsonObject = {"row": name, "holds": True}
+    try:
+        figures = ROWS[name](start, place)
+    except AssertionError as error:
+        line["holds"], figures = False, {"why": str(error)[-3000:]}
+    line |= {"seconds": round(time.monotonic() - began, 1), **figures}
+    print(json.dumps(line, ensure_ascii=False, default=str), flush=True)
+    return bool(line["holds"])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run rows by hand; one JSON line each. -> how many did not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -549,19 +564,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     start: StartServers = external(args.mock_command) if args.mock_command else DemoPair
     root = args.keep or Path(tempfile.mkdtemp(prefix="rayeval-rows-"))
     wrong = 0
-    for name in args.row or ROWS:
-        place = root / name
-        shutil.rmtree(place, ignore_errors=True)
-        began = time.monotonic()
-        try:
-            figures = ROWS[name](start, place)
-            verdict = {"row": name, "holds": True}
-        except AssertionError as error:
-            wrong += 1
-            figures, verdict = {"why": str(error)[-3000:]}, {"row": name, "holds": False}
-        print(
-            json.dumps({**verdict, "seconds": round(time.monotonic() - began, 1), **figures}, ensure_ascii=False, default=str), flush=True
-        )
+    with shared_ray():
+        for name in args.row or ROWS:
+            wrong += not _told(name, start, root / name)
     if not args.keep:
         shutil.rmtree(root, ignore_errors=True)
     return wrong

@@ -51,7 +51,9 @@ def test_the_mode(requested, environ, terminal, mode):
     assert choose_mode(requested, environ, terminal) == mode
 
 
-@pytest.mark.parametrize(("requested", "environ", "field"), [("loud", {}, "--display"), (None, {"RAYEVAL_DISPLAY": "loud"}, "RAYEVAL_DISPLAY")])
+@pytest.mark.parametrize(
+    ("requested", "environ", "field"), [("loud", {}, "--display"), (None, {"RAYEVAL_DISPLAY": "loud"}, "RAYEVAL_DISPLAY")]
+)
 def test_a_word_that_is_no_mode_is_refused(requested, environ, field):
     with pytest.raises(InputError, match=f"{field} = 'loud'"):
         choose_mode(requested, environ, True)
@@ -231,7 +233,9 @@ def test_rich_shows_figures_and_keeps_notes_whole():
 
 
 def test_an_episode_is_shown_as_it_happens():
-    lines = event_lines("model", {"step_index": 3, "reasoning": "think", "tool_calls": [{"name": "search", "arguments": {"query": "灯"}, "call_id": "c"}]})
+    lines = event_lines(
+        "model", {"step_index": 3, "reasoning": "think", "tool_calls": [{"name": "search", "arguments": {"query": "灯"}, "call_id": "c"}]}
+    )
     assert lines == ["── model 3", "   reasoning: think", '   tool_calls: [{"name": "search", "arguments": {"query": "灯"}}]']
 
 

@@ -105,6 +105,8 @@ def test_names_are_looked_up_in_runs_dir(rayeval, run, tmp_path):
     assert "nearest: r" in answer.json["error"]["hint"]
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (3400, "3.4 kB"), (999_960, "1.0 MB"), (5_000_000_000_000, "5.0 TB")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (3400, "3.4 kB"), (999_960, "1.0 MB"), (5_000_000_000_000, "5.0 TB")]
+)
 def test_sizes(count, text):
     assert size(count) == text

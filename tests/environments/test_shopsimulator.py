@@ -14,6 +14,7 @@ from rayeval.exceptions import ConfigurationError, EnvironmentCallError, FencedE
 from rayeval.schemas import EnvironmentIdentity, EpisodeJob, ErrorKind, Lease
 from rayeval.transport import AiohttpTransport, FakeTransport, HttpResponse, SentRequest
 from tests.environments.shop_server import HOME, ShopServer
+from tests.waiting import until
 
 JOB = EpisodeJob(3, 0, 7, "val")
 QUICK = EnvironmentTimeouts(reset_timeout_s=0.1, step_timeout_s=5, release_timeout_s=1, drain_timeout_s=5)
@@ -83,12 +84,6 @@ RELEASED = ok(message="Environment 1 has been released")
 def episode_on(transport: FakeTransport, leases: Leases | None = None, guard: Callable[[], None] = free) -> EnvironmentEpisode:
     shop = ShopSimulator([URL], transport=transport, timeouts=QUICK)
     return shop.open(JOB, URL, leases or Leases(), guard)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_it_is_an_environment(server: ShopServer) -> None:
@@ -215,7 +210,7 @@ async def test_a_reset_has_no_read_time_out_and_a_step_has() -> None:
 
 async def test_a_step_without_an_answer_ends_after_its_time_out() -> None:
     async def handler(sent: SentRequest) -> HttpResponse:
-        if b"interact" in (sent.body or b""):
+        if b'"interact"' in (sent.body or b""):
             await asyncio.sleep(60)
         return ok(**RESET)
 
@@ -350,7 +345,9 @@ async def test_a_fenced_process_sends_nothing(server: ShopServer, call: str) -> 
         sent = len(server.seen)
         fenced = True
         with pytest.raises(FencedError):
-            await {"reset": episode.reset, "step": lambda: episode.step("x"), "terminate": lambda: episode.terminate("action_limit")}[call]()
+            await {"reset": episode.reset, "step": lambda: episode.step("x"), "terminate": lambda: episode.terminate("action_limit")}[
+                call
+            ]()
         assert len(server.seen) == sent
         await episode.close()
     assert len(server.free) == 2

@@ -143,6 +143,24 @@ async def test_after_a_takeover_nothing_is_written(run_dir, lock):
     await log.close()
 
 
+async def test_batches_that_wait_behind_a_failure_raise_too(run_dir, lock):
+    gate = Gate(lock)
+    gate.go.set()
+    log = TraceLog(run_dir, gate)
+    gate.go.clear()
+    gate.entered.clear()
+    first = log.append([finished(episode(1))])
+    assert await asyncio.to_thread(gate.entered.wait, GUARD_S)
+    waiting = [log.append([finished(episode(i))]) for i in (2, 3)]
+    run_dir.lock_record.write_bytes(orjson.dumps(asdict(replace(lock.record, epoch=2, token="x"))))
+    gate.go.set()
+    for future in (first, *waiting):
+        with pytest.raises(RunTakenOverError):
+            await asyncio.wait_for(future, GUARD_S)
+    assert gate.checks == 2 and run_dir.traces.read_bytes() == b""
+    await log.close()
+
+
 async def test_another_writer_ends_the_log(run_dir, lock):
     log = TraceLog(run_dir, lock)
     with run_dir.traces.open("ab") as other:

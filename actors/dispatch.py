@@ -1,0 +1,201 @@
+"""What the driver says to an actor, and when there is something to say. Synchronous: nothing here awaits.
+
+* Credit: an actor holds the episodes its share of the environment admits, and a few more; none more once the queue is shorter than the sum
+  of the extras, so that what is left stays where any actor can take it.
+* A model endpoint is given to an episode for its whole length: the one with the fewest episodes of this run, among those that answer.
+* While no model endpoint or no environment server answers, nothing is dispatched.
+* A suspect (``queue``) goes to an actor that holds nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from actors.dealing import Dealer
+from actors.ledger import Ledger
+from actors.member import Member, MemberState
+from actors.messages import Assignment, Order
+from actors.queue import JobQueue, Ticket
+
+_ASSIGNMENT_LIMIT = 4096
+_PAUSE_SLACK_S = 0.5
+
+
+@dataclass(slots=True)
+class Phase:
+    """What the run is doing, as far as dispatch must know."""
+
+    paused: bool = False
+    """By request: what runs goes on, nothing new starts."""
+    draining: bool = False
+    """Queued jobs are given back, nothing new starts."""
+    cancelled: bool = False
+    """Running episodes are cancelled too."""
+    closing: bool = False
+    """Actors are being stopped."""
+
+
+class Dispatcher:
+    """Reads queue, dealer and ledger; writes orders."""
+
+    def __init__(
+        self,
+        phase: Phase,
+        members: Mapping[str, Member],
+        *,
+        queue: JobQueue,
+        ledger: Ledger,
+        dealer: Dealer,
+        endpoints: tuple[str, ...],
+    ) -> None:
+        self._phase, self._members = phase, members
+        self._queue, self._ledger, self._dealer = queue, ledger, dealer
+        self._endpoint_load: Counter[str] = Counter(dict.fromkeys(endpoints, 0))
+        self._pause_until: dict[str, float] = {}
+
+    # ---- endpoints ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def endpoint_load(self) -> Mapping[str, int]:
+        """Episodes of this run for each model endpoint."""
+        return self._endpoint_load
+
+    def endpoint_freed(self, endpoint: str) -> None:
+        """An episode of ``endpoint`` has ended."""
+        self._endpoint_load[endpoint] -= 1
+
+    def heard_pauses(self, pauses: Mapping[str, float]) -> None:
+        """Pauses that an actor was asked for."""
+        now = time.monotonic()
+        for endpoint, seconds in pauses.items():
+            self._pause_until[endpoint] = max(self._pause_until.get(endpoint, 0.0), now + seconds)
+
+    def out(self, name: str) -> bool:
+        """Whether a model endpoint or an environment server is out: half of the actors or more, of those that have said anything, cannot
+        reach it."""
+        said = [m for m in self._members.values() if m.alive and m.last is not None]
+        return bool(said) and 2 * sum(name in m.last.out for m in said if m.last) >= len(said)
+
+    def all_out(self) -> list[str]:
+        """Every endpoint of a kind of which none answers; empty while each kind has one that does."""
+        stopped: list[str] = []
+        for names in (list(self._endpoint_load), list(self._dealer.admission)):
+            if names and all(self.out(name) for name in names):
+                stopped += names
+        return stopped
+
+    def _next_endpoint(self) -> str:
+        usable = [e for e in self._endpoint_load if not self.out(e)] or list(self._endpoint_load)
+        endpoint = min(usable, key=self._endpoint_load.__getitem__, default="")
+        self._endpoint_load[endpoint] += 1
+        return endpoint
+
+    # ---- credit -------------------------------------------------------------------------------------------------------------------
+
+    def fair_slots(self, member: Member) -> int:
+        """Episodes this actor can have running: jobs beyond them wait in the driver, where any actor can take them."""
+        return min(member.slots, sum(self._dealer.fair(member.actor_id, server) for server in self._dealer.admission))
+
+    def credit(self, member: Member) -> int:
+        """Jobs this actor may be given now."""
+        phase = self._phase
+        if phase.draining or phase.closing or phase.paused or member.state != MemberState.WORKING or self.all_out():
+            return 0
+        if member.suspect:
+            return 0 if member.jobs else min(1, self._queue.suspects)
+        slots = self.fair_slots(member)
+        extras = sum(max(1, m.slots // 8) for m in self._members.values() if m.alive)
+        ahead = max(1, slots // 8) if slots and self._queue.ready() >= extras else 0
+        return max(0, slots + ahead - len(member.jobs))
+
+    def _wanted(self) -> dict[str, int]:
+        more = not self._phase.draining and self._queue.ready() > 0
+        return {
+            m.actor_id: (
+                self.fair_slots(m)
+                if more and m.state == MemberState.WORKING and not m.suspect
+                else min(max(len(m.jobs), int(m.suspect)), m.slots)
+            )
+            for m in self._members.values()
+            if m.alive
+        }
+
+    # ---- orders -------------------------------------------------------------------------------------------------------------------
+
+    def news_for(self, member: Member) -> bool:
+        """Whether an order now would say something that the open exchange does not carry."""
+        phase = self._phase
+        if member.cancel_wanted or (phase.draining and not member.told_give_back) or (phase.cancelled and not member.told_cancel):
+            return True
+        if member.told_pinned != self._ledger.pinned or member.slots_wanted is not None or self._pauses_for(member):
+            return True
+        if member.suspect:
+            return self.credit(member) > 0
+        if self._queue.ready() and self.credit(member) >= max(1, member.slots // 16):
+            return True
+        if member.last is not None and member.last.queued and sum(member.last.taken.values()) < min(len(member.jobs), member.slots):
+            return self._dealer.would_grow(member.actor_id, self._wanted())
+        return False
+
+    def order_for(self, member: Member, resend: bool) -> Order:
+        """The next order, with as many jobs as the credit allows."""
+        phase = self._phase
+        member.orders += 1
+        assignments: list[Assignment] = []
+        for ticket in self._tickets(member):
+            endpoint = self._next_endpoint()
+            member.jobs[ticket.job.episode_id] = (ticket, endpoint)
+            assignments.append(Assignment(ticket.job, ticket.attempt, endpoint))
+        actors = max(1, sum(m.alive for m in self._members.values()))
+        cancel = tuple(member.cancel_wanted)
+        member.cancel_wanted.clear()
+        if phase.cancelled:
+            cancel, member.told_cancel = ("*",), True
+        if phase.draining:
+            member.told_give_back = True
+        pinned = self._ledger.pinned if member.told_pinned != self._ledger.pinned else None
+        member.told_pinned = self._ledger.pinned
+        slots, member.slots_wanted = member.slots_wanted, None
+        pauses = self._pauses_for(member)
+        now = time.monotonic()
+        for endpoint, seconds in pauses.items():
+            member.told_pauses[endpoint] = now + seconds
+        return Order(
+            number=member.orders,
+            ack=member.acknowledged,
+            assignments=tuple(assignments),
+            quotas=self._dealer.deal(member.actor_id, member.orders, self._wanted()),
+            slots=slots,
+            flush_s=max(0.05, actors / 400),
+            lease_flush_s=max(0.02, actors / 800),
+            idle_s=max(1.0, actors / 200),
+            pinned=pinned,
+            cancel=cancel,
+            give_back=phase.draining,
+            pauses=pauses or None,
+            resend=resend,
+        )
+
+    def _tickets(self, member: Member) -> list[Ticket]:
+        credit = self.credit(member)
+        if not credit:
+            return []
+        if member.suspect:
+            ticket = self._queue.take_suspect()
+            return [] if ticket is None else [ticket]
+        return self._queue.take(min(credit, _ASSIGNMENT_LIMIT))
+
+    def _pauses_for(self, member: Member) -> dict[str, float]:
+        """Pauses that this actor does not know of."""
+        now = time.monotonic()
+        own = member.last.pauses if member.last is not None else {}
+        return {
+            endpoint: until - now
+            for endpoint, until in self._pause_until.items()
+            if until - now > _PAUSE_SLACK_S
+            and until - now > own.get(endpoint, 0.0) + _PAUSE_SLACK_S
+            and until > member.told_pauses.get(endpoint, 0.0) + _PAUSE_SLACK_S
+        }
