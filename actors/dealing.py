@@ -40,6 +40,11 @@ class Dealer:
         self._shares[actor_id] = {server: Share() for server in self.admission}
         self._slots[actor_id] = slots
 
+    def resize(self, actor_id: str, slots: int) -> None:
+        """An actor's slots have changed: so have all fair shares."""
+        if actor_id in self._slots:
+            self._slots[actor_id] = slots
+
     def leave(self, actor_id: str) -> None:
         """A dead actor whose leases have been released (only then: until it is fenced its slots are taken)."""
         self._shares.pop(actor_id, None)

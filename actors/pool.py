@@ -17,19 +17,20 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from actors.burial import fence, release_leases
 from actors.dealing import Dealer
 from actors.dispatch import Dispatcher, Phase
+from actors.governors import Admission, Governor, Outages
 from actors.handles import ActorFaultError, ActorGoneError, ActorHandle, ReplyGoneError
 from actors.health import SILENT_S, SLOW_S, HealthThread
 from actors.ledger import Ledger, described
 from actors.member import Member, MemberState
 from actors.messages import ActorSpec, Order, Reply
 from actors.queue import JobQueue
-from actors.recovery import living_capacities
 from rayeval.environments import Environment
 from rayeval.exceptions import PlacementError, RayevalError, StoreWriteError
 from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
@@ -37,7 +38,7 @@ from rayeval.store import LeaseJournal, boot_id
 
 _TICK_S = 0.25
 _STOP_S = 30.0
-_ADMISSION_EVERY_S = 10.0
+_ALIVE = (MemberState.WORKING, MemberState.SLOW)
 _EXCHANGE_SLACK_S = 60.0
 FIRST_DISPATCH = "the first jobs are on their way"
 ALL_DURABLE = "every trace is durable"
@@ -74,16 +75,16 @@ class RolloutPool:
         make_spec: Callable[[str, int], ActorSpec],
         spawn: Callable[[ActorSpec], ActorHandle],
         note: Callable[[str, str], None],
+        governors: Sequence[Governor] = (),
     ) -> None:
-        self._settings = settings
-        self._queue, self._ledger, self._dealer, self._journal = queue, ledger, dealer, journal
-        self._environment = environment
-        self._make_spec, self._spawn, self._note = make_spec, spawn, note
+        self.settings = settings
+        self.queue, self.ledger, self.dealer, self._journal = queue, ledger, dealer, journal
+        self.environment = environment
+        self._make_spec, self._spawn, self.note = make_spec, spawn, note
         self._health = HealthThread()
-        self._members: dict[str, Member] = {}
-        self._phase = Phase()
-        self._dispatch = Dispatcher(self._phase, self._members, queue=queue, ledger=ledger, dealer=dealer, endpoints=endpoints)
-        self._out_since: float | None = None
+        self.members: dict[str, Member] = {}
+        self.phase = Phase()
+        self.dispatch = Dispatcher(self.phase, self.members, queue=queue, ledger=ledger, dealer=dealer, endpoints=endpoints)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._born = 0
@@ -92,9 +93,10 @@ class RolloutPool:
         self._drain_until: float | None = None
         self._cancelled_at: float | None = None
         self._dispatched = False
-        self._reset_answered_at = time.monotonic()
-        self._asked_admission_at = time.monotonic()
-        self._refused_servers: set[str] = set()
+        self.slots = settings.slots
+        self.admission = Admission(dealer.admission)
+        self._governors: list[Governor] = [self.admission, Outages(), *governors]
+        self._left_out: set[str] = set()
         self.reason: str | None = None
         """Why the run was drained; None while it was not."""
         self.exit_code: ExitCode | None = None
@@ -109,8 +111,8 @@ class RolloutPool:
         supervisor = asyncio.current_task()
         assert supervisor is not None
         try:
-            share, rest = divmod(self._settings.slots, self._settings.actors)
-            for k in range(self._settings.actors):
+            share, rest = divmod(self.settings.slots, self.settings.actors)
+            for k in range(self.settings.actors):
                 self._bear(share + (k < rest))
             while not self._finished():
                 with contextlib.suppress(TimeoutError):
@@ -118,32 +120,62 @@ class RolloutPool:
                         await self._changed.wait()
                 self._changed.clear()
                 self._look()
-            await self._ledger.settled()
-            self._note("debug", ALL_DURABLE)
+            await self.ledger.settled()
+            self.note("debug", ALL_DURABLE)
         finally:
-            self._phase.closing = True
+            self.phase.closing = True
             await self._close()
             self._health.stop()
-        await self._ledger.settled()
+        await self.ledger.settled()
 
     def drain(self, reason: str, exit_code: ExitCode | None, grace_s: float | None = None) -> None:
         """Stop dispatching; let episodes end for ``grace_s`` (default: the configured one), then cancel. The first reason stays."""
         if self.reason is None:
             self.reason, self.exit_code = reason, exit_code
-            self._note("warning", f"draining: {reason}")
-        until = time.monotonic() + (self._settings.grace_s if grace_s is None else grace_s)
-        self._phase.draining = True
+            self.note("warning", f"draining: {reason}")
+        until = time.monotonic() + (self.settings.grace_s if grace_s is None else grace_s)
+        self.phase.draining = True
         self._drain_until = until if self._drain_until is None else min(self._drain_until, until)
-        self._nudge_all()
+        self.nudge_all()
 
     def refuse_server(self, server: str, why: str) -> None:
         """No more work for this server."""
-        if server in self._dealer.admission and server not in self._refused_servers:
-            self._refused_servers.add(server)
-            self._dealer.admission[server] = 0
-            self._note("error", f"environment {server} gets no more work: {why}")
-            if len(self._refused_servers) == len(self._dealer.admission):
-                self.drain(f"every environment server is of another version ({why})", ExitCode.STOPPED, grace_s=0.0)
+        self.admission.refuse(self, server, why)
+
+    def pause(self, paused: bool) -> None:
+        """Start nothing new until told otherwise; what runs goes on."""
+        if self.phase.paused != paused:
+            self.phase.paused = paused
+            self.note("info", "paused: nothing new starts" if paused else "resumed")
+            self.nudge_all()
+
+    def set_slots(self, slots: int) -> None:
+        """Change the episodes in flight over all actors; fewer take effect as episodes end."""
+        self.slots = max(1, slots)
+        members = [m for m in self.members.values() if m.state in (MemberState.STARTING, *_ALIVE) and not m.suspect]
+        share, rest = divmod(self.slots, max(1, len(members)))
+        for k, member in enumerate(members):
+            member.slots_now = member.slots_wanted = share + (k < rest)
+            self.dealer.resize(member.actor_id, member.slots_now)
+        self.nudge_all()
+
+    def cancel(self, episode_ids: Collection[str]) -> int:
+        """Cancel episodes, running or waiting: they are not run again in this invocation. -> how many it found."""
+        found = 0
+        for episode_id in episode_ids:
+            holder = next((m for m in self.members.values() if m.alive and episode_id in m.jobs), None)
+            if holder is not None:
+                holder.cancel_wanted.add(episode_id)
+                self._left_out.add(episode_id)
+                found += 1
+            elif self.queue.leave_out(episode_id):
+                found += 1
+        self.nudge_all()
+        return found
+
+    def resetting(self) -> int:
+        """Resets not answered yet, over all actors."""
+        return sum(sum(m.last.resetting.values()) for m in self.members.values() if m.last and m.alive)
 
     def fatal(self, error: BaseException) -> None:
         """Nothing can be written any more: end at once."""
@@ -153,15 +185,15 @@ class RolloutPool:
 
     def held(self) -> list[Lease]:
         """Leases that living actors hold."""
-        return [lease for member in self._members.values() for lease in member.held.values()]
+        return [lease for member in self.members.values() for lease in member.held.values()]
 
     def snapshot(self) -> JsonObject:
         """The pool's part of ``status.json``."""
-        alive = [m for m in self._members.values() if m.state != MemberState.ENDED]
+        alive = [m for m in self.members.values() if m.state != MemberState.ENDED]
         held = Counter(lease.server for lease in self.held())
         return {
             "in_flight": sum(m.last.in_flight for m in alive if m.last),
-            "queued": self._queue.waiting + sum(m.last.queued for m in alive if m.last),
+            "queued": self.queue.waiting + sum(m.last.queued for m in alive if m.last),
             "actors": [
                 {
                     "id": m.actor_id,
@@ -182,24 +214,24 @@ class RolloutPool:
                     "held": held[server],
                     "resetting": sum(m.last.resetting.get(server, 0) for m in alive if m.last),
                 }
-                for server, admission in self._dealer.admission.items()
+                for server, admission in self.dealer.admission.items()
             ],
-            "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self._dispatch.endpoint_load.items()],
+            "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self.dispatch.endpoint_load.items()],
         }
 
     # ---- supervision --------------------------------------------------------------------------------------------------------------
 
     def _finished(self) -> bool:
-        if any(m.state == MemberState.DEAD for m in self._members.values()):
+        if any(m.state == MemberState.DEAD for m in self.members.values()):
             return False  # a burial gives its jobs back first
-        if self._phase.draining:
-            return self._queue.out == 0 or not any(m.alive for m in self._members.values())
-        return self._queue.over
+        if self.phase.draining:
+            return self.queue.out == 0 or not any(m.alive for m in self.members.values())
+        return self.queue.over
 
     def _look(self) -> None:
         """One synchronous pass over deadlines, signs of life and whoever waits for a nudge."""
         now = time.monotonic()
-        for member in list(self._members.values()):
+        for member in list(self.members.values()):
             if not member.alive or member.vitals is None:
                 continue
             age, silence = member.vitals.tick_age_s, member.vitals.silence_s(now)
@@ -207,76 +239,29 @@ class RolloutPool:
                 self._declare_dead(member, f"no sign of life for {max(silence, age):.0f} s")
                 continue
             member.state = MemberState.SLOW if age > SLOW_S else MemberState.WORKING
-            if member.last is not None and self._dispatch.news_for(member):
+            if member.last is not None and self.dispatch.news_for(member):
                 member.nudge.set()
         if self._drain_until is not None and now >= self._drain_until and self._cancelled_at is None:
             self._cancelled_at = now
-            self._phase.cancelled = True
-            self._nudge_all()
+            self.phase.cancelled = True
+            self.nudge_all()
         if self._cancelled_at is not None and now > self._cancelled_at + _STOP_S:
-            for member in [m for m in self._members.values() if m.alive and m.jobs]:
+            for member in [m for m in self.members.values() if m.alive and m.jobs]:
                 self._declare_dead(member, "it did not end its cancelled episodes")
-        waiting = self._waiting_for_a_reset()
-        short = self._queue.waiting > 0 and sum(self._dealer.admission.values()) < self._settings.slots
-        if (waiting or short) and now - self._asked_admission_at > _ADMISSION_EVERY_S:
-            self._asked_admission_at = now
-            self._start(self._ask_admission(), "admission")
-        if waiting:
-            if now - self._reset_answered_at > self._settings.stall_timeout_s and not self._phase.draining:
-                full = ", ".join(s for s in self._dealer.admission if s not in self._refused_servers)
-                self.drain(
-                    f"no reset was answered for {self._settings.stall_timeout_s:g} s: {full} is full or stuck",
-                    ExitCode.STOPPED,
-                    grace_s=0.0,
-                )
-        else:
-            self._reset_answered_at = now
-
         self._look_at_suspects()
-        self._look_at_outages(now)
+        for governor in self._governors:
+            governor.look(self, now)
 
     def _look_at_suspects(self) -> None:
         """One actor of its own for suspects while there are any; it ends when there are none."""
-        own = [m for m in self._members.values() if m.suspect and m.state not in (MemberState.ENDED, MemberState.DEAD)]
-        if self._queue.suspects and not own and not self._phase.draining:
-            self._note("warning", f"{self._queue.suspects} episodes were lost twice with their actors: each runs alone now")
+        own = [m for m in self.members.values() if m.suspect and m.state not in (MemberState.ENDED, MemberState.DEAD)]
+        if self.queue.suspects and not own and not self.phase.draining:
+            self.note("warning", f"{self.queue.suspects} episodes were lost twice with their actors: each runs alone now")
             self._bear(1, suspect=True)
         for member in own:
-            if member.alive and not member.jobs and not self._queue.suspects and not self._queue.over:
+            if member.alive and not member.jobs and not self.queue.suspects and not self.queue.over:
                 member.state = MemberState.ENDED
-                self._start(self._retire(member), f"retire-{member.actor_id}")
-
-    def _look_at_outages(self, now: float) -> None:
-        """Time how long nothing answers at all. Nothing is dispatched meanwhile, so nothing counts against attempts."""
-        out = self._dispatch.all_out()
-        if not out:
-            if self._out_since is not None:
-                self._note("info", f"servers answer again after {now - self._out_since:.0f} s")
-            self._out_since = None
-        elif self._out_since is None:
-            self._out_since = now
-            self._note("warning", f"dispatch waits: no answer from {', '.join(out)}")
-        elif now - self._out_since > self._settings.endpoint_outage_s and not self._phase.draining:
-            text = f"no answer from {', '.join(out)} for {now - self._out_since:.0f} s"
-            self.drain(text, ExitCode.STOPPED, grace_s=0.0)
-
-    def _waiting_for_a_reset(self) -> bool:
-        """Whether some reset is unanswered, or jobs wait and no server admits any."""
-        if any(sum(m.last.resetting.values()) for m in self._members.values() if m.last and m.alive):
-            return True
-        return self._queue.waiting > 0 and sum(self._dealer.admission.values()) == 0
-
-    async def _ask_admission(self) -> None:
-        capacities = await living_capacities(self._environment, self._dealer.admission)
-        held = Counter(lease.server for lease in self.held())
-        for server, slots, free, _ in capacities:
-            if server in self._refused_servers:
-                continue
-            admission = max(0, min(slots, free + held[server]))
-            if admission != self._dealer.admission.get(server):
-                self._note("info", f"environment {server}: {admission} of {slots} slots are open to this run")
-                self._dealer.admission[server] = admission
-        self._nudge_all()
+                self.start(self._retire(member), f"retire-{member.actor_id}")
 
     # ---- one actor ----------------------------------------------------------------------------------------------------------------
 
@@ -285,14 +270,14 @@ class RolloutPool:
         spec = self._make_spec(f"actor-{self._born:03d}", slots)
         actor_id = spec.actor_id  # the maker adds the driver's epoch: ids are unique over the life of the run
         member = Member(spec, self._spawn(spec), suspect=suspect)
-        self._members[actor_id] = member
-        self._dealer.join(actor_id, slots)
-        self._start(self._live(member), actor_id)
+        self.members[actor_id] = member
+        self.dealer.join(actor_id, slots)
+        self.start(self._live(member), actor_id)
 
     async def _live(self, member: Member) -> None:
         """From placement to the last reply."""
         try:
-            member.info = await member.handle.start(self._settings.ready_s)
+            member.info = await member.handle.start(self.settings.ready_s)
         except PlacementError as error:
             self._end_unplaced(member, error)
             return
@@ -300,12 +285,12 @@ class RolloutPool:
             if isinstance(error, ActorFaultError):
                 self._count_fault(error)
             self._end_unplaced(member, error)
-            if not self._phase.draining and self._faults < 2:
+            if not self.phase.draining and self._faults < 2:
                 self._bear(member.spec.slots)
             return
         info = member.info
         if info.slots < member.spec.slots:
-            self._note(
+            self.note(
                 "warning",
                 f"{member.actor_id} takes {info.slots} of {member.spec.slots} slots: file descriptors are short",
             )
@@ -322,18 +307,18 @@ class RolloutPool:
 
     def _end_unplaced(self, member: Member, error: Exception) -> None:
         member.state = MemberState.ENDED
-        self._dealer.leave(member.actor_id)
+        self.dealer.leave(member.actor_id)
         self._unplaced += 1
-        self._note("warning", str(error))
-        if self._unplaced > self._settings.actors or not any(
-            m.alive or m.state in (MemberState.STARTING, MemberState.DEAD) for m in self._members.values()
+        self.note("warning", str(error))
+        if self._unplaced > self.settings.actors or not any(
+            m.alive or m.state in (MemberState.STARTING, MemberState.DEAD) for m in self.members.values()
         ):
             self.drain(f"no actor could be placed: {error}", ExitCode.STOPPED, grace_s=0.0)
         self._changed.set()
 
     def _count_fault(self, error: ActorFaultError) -> None:
         self._faults += 1
-        self._note("error", f"an actor's code raised:\n{error}")
+        self.note("error", f"an actor's code raised:\n{error}")
         if self._faults >= 2:
             self.drain(f"a second actor's code raised:\n{error}", ExitCode.INTERNAL, grace_s=0.0)
 
@@ -342,8 +327,8 @@ class RolloutPool:
         calls: list[asyncio.Task[Reply]] = []
         resend = False
         try:
-            while member.alive and not self._phase.closing:
-                if not calls or (len(calls) < 2 and self._dispatch.news_for(member)):
+            while member.alive and not self.phase.closing:
+                if not calls or (len(calls) < 2 and self.dispatch.news_for(member)):
                     order = self._order_for(member, resend)
                     resend = False
                     calls.append(asyncio.create_task(member.handle.exchange(order)))
@@ -358,11 +343,11 @@ class RolloutPool:
                     try:
                         reply = call.result()
                     except ReplyGoneError as error:
-                        self._note("warning", f"{member.actor_id}: a reply was lost on the way, asking again ({error})")
+                        self.note("warning", f"{member.actor_id}: a reply was lost on the way, asking again ({error})")
                         resend = True
                         continue
                     self._take(member, reply)
-                await self._ledger.room()
+                await self.ledger.room()
         finally:
             for call in calls:
                 if call.done() and not call.cancelled() and call.exception() is None and member.alive:
@@ -370,10 +355,10 @@ class RolloutPool:
                 call.cancel()
 
     def _order_for(self, member: Member, resend: bool) -> Order:
-        order = self._dispatch.order_for(member, resend)
+        order = self.dispatch.order_for(member, resend)
         if order.assignments and not self._dispatched:
             self._dispatched = True
-            self._note("debug", FIRST_DISPATCH)
+            self.note("debug", FIRST_DISPATCH)
         return order
 
     def _take(self, member: Member, reply: Reply) -> None:
@@ -382,7 +367,7 @@ class RolloutPool:
         if not member.took(reply.number):
             return
         if member.state == MemberState.DEAD:
-            self._ledger.late += len(reply.records)
+            self.ledger.late += len(reply.records)
             return
         self._take_leases(member, reply)
         results = []
@@ -392,10 +377,10 @@ class RolloutPool:
             offset += record.length
             held = member.jobs.get(record.episode_id)
             if held is None or held[0].attempt != record.attempt:
-                self._ledger.late += 1
+                self.ledger.late += 1
                 continue
             del member.jobs[record.episode_id]
-            self._dispatch.endpoint_freed(held[1])
+            self.dispatch.endpoint_freed(held[1])
             trace = FinishedTrace(
                 record.episode_id, record.attempt, record.status, line, record.error_kind, record.retryable,
                 record.figures, record.identity, record.server,
@@ -404,28 +389,31 @@ class RolloutPool:
         for episode_id in reply.returned:
             held = member.jobs.pop(episode_id, None)
             if held is not None:
-                self._dispatch.endpoint_freed(held[1])
-                self._queue.give_back(held[0])
-        self._dealer.reported(member.actor_id, reply.order, reply.taken)
+                self.dispatch.endpoint_freed(held[1])
+                if episode_id in self._left_out:
+                    self.queue.leave_out_ticket(held[0])
+                else:
+                    self.queue.give_back(held[0])
+        self.dealer.reported(member.actor_id, reply.order, reply.taken)
         if reply.pauses:
-            self._dispatch.heard_pauses(reply.pauses)
+            self.dispatch.heard_pauses(reply.pauses)
         member.last = reply
         if results:
-            self._reset_answered_at = time.monotonic()  # also where an environment has no leases to tell of
-            self._ledger.commit(results)
-        if self._queue.over or self._phase.draining:
+            self.admission.answered()
+            self.ledger.commit(results)
+        if self.queue.over or self.phase.draining:
             self._changed.set()
 
     def _take_leases(self, member: Member, reply: Reply) -> None:
         for event, server, env_idx, lease_id in reply.leases:
             lease = Lease(server, env_idx, lease_id)
             if event == "held":
-                self._reset_answered_at = time.monotonic()
+                self.admission.answered()
                 member.held[lease_id] = lease
                 self._write_down(self._journal.held, member.actor_id, lease)
             elif member.held.pop(lease_id, None) is not None:
                 self._write_down(self._journal.ended, member.actor_id, lease)
-        self.peak_held = max(self.peak_held, sum(len(m.held) for m in self._members.values()))
+        self.peak_held = max(self.peak_held, sum(len(m.held) for m in self.members.values()))
         self._write_down(self._journal.seen, member.actor_id)
 
     def _write_down(self, write: Callable[..., None], *what: object) -> None:
@@ -444,8 +432,8 @@ class RolloutPool:
         self._health.forget(member.actor_id)
         member.handle.kill()
         member.nudge.set()
-        self._note("warning", f"{member.actor_id} is lost with {len(member.jobs)} episodes: {cause}")
-        self._start(self._bury(member, cause, time.monotonic()), f"bury-{member.actor_id}")
+        self.note("warning", f"{member.actor_id} is lost with {len(member.jobs)} episodes: {cause}")
+        self.start(self._bury(member, cause, time.monotonic()), f"bury-{member.actor_id}")
 
     async def _bury(self, member: Member, cause: str, last_renewal: float) -> None:
         info = member.info
@@ -455,15 +443,15 @@ class RolloutPool:
             pid=info.pid,
             start_time=info.start_time,
             last_renewal=last_renewal,
-            fence_s=self._settings.fence_s,
+            fence_s=self.settings.fence_s,
         )
         left = await release_leases(
-            self._environment,
+            self.environment,
             list(member.held.values()),
             lambda lease: self._write_down(self._journal.ended, member.actor_id, lease),
         )
         if left:
-            self._note(
+            self.note(
                 "warning",
                 f"{len(left)} leases of {member.actor_id} could not be released; `rayeval leases release` tries again",
             )
@@ -471,40 +459,40 @@ class RolloutPool:
             self._write_down(self._journal.actor_gone, member.actor_id)
         tickets = [ticket for ticket, _ in member.jobs.values()]
         for _, endpoint in member.jobs.values():
-            self._dispatch.endpoint_freed(endpoint)
+            self.dispatch.endpoint_freed(endpoint)
         member.jobs.clear()
         member.held.clear()
-        self._dealer.leave(member.actor_id)
+        self.dealer.leave(member.actor_id)
         member.state = MemberState.ENDED
         if member.suspect and tickets:
-            self._note("error", f"{tickets[0].job.episode_id} killed an actor of its own and is quarantined")
-            self._ledger.commit_quarantined(tickets[0], cause)
+            self.note("error", f"{tickets[0].job.episode_id} killed an actor of its own and is quarantined")
+            self.ledger.commit_quarantined(tickets[0], cause)
         else:
-            self._ledger.commit_lost(tickets, cause)
-        if not member.suspect and self._queue.waiting and not self._phase.draining and not self._phase.closing:
+            self.ledger.commit_lost(tickets, cause)
+        if not member.suspect and self.queue.waiting and not self.phase.draining and not self.phase.closing:
             self.replaced += 1
             self._bear(member.spec.slots)
-        self._nudge_all()
+        self.nudge_all()
 
     async def _retire(self, member: Member) -> None:
         """Stop an actor in order and take its last words."""
         reply = await member.handle.stop(member.acknowledged, _STOP_S)
         if reply is None:
-            self._note("warning", f"{member.actor_id} did not stop in order")
+            self.note("warning", f"{member.actor_id} did not stop in order")
             member.state = MemberState.WORKING
             self._declare_dead(member, "it did not stop in order")
             return
         self._take(member, reply)
         self._health.forget(member.actor_id)
         member.state = MemberState.ENDED
-        self._dealer.leave(member.actor_id)
+        self.dealer.leave(member.actor_id)
         if not member.held:
             self._write_down(self._journal.actor_gone, member.actor_id)
         member.handle.kill()
 
     async def _close(self) -> None:
         """Stop every actor; bounded."""
-        for member in self._members.values():
+        for member in self.members.values():
             member.nudge.set()
 
         async def end(member: Member) -> None:
@@ -514,15 +502,16 @@ class RolloutPool:
                 member.state = MemberState.ENDED
                 member.handle.kill()
 
-        await asyncio.gather(*(end(m) for m in list(self._members.values())))
-        deadline = time.monotonic() + _STOP_S + self._settings.fence_s
+        await asyncio.gather(*(end(m) for m in list(self.members.values())))
+        deadline = time.monotonic() + _STOP_S + self.settings.fence_s
         while self._tasks and time.monotonic() < deadline:
             await asyncio.wait(self._tasks, timeout=1.0)
         for task in self._tasks:
             task.cancel()
 
-    def _start(self, coroutine: object, name: str) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(coroutine, name=name)  # type: ignore[arg-type]
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task that the pool owns: its failure ends the run."""
+        task: asyncio.Task[None] = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
 
         def ended(done: asyncio.Task[None]) -> None:
@@ -537,7 +526,8 @@ class RolloutPool:
     error: BaseException | None = None
     """What a task of the pool raised: bad input that an actor found, or a defect."""
 
-    def _nudge_all(self) -> None:
-        for member in self._members.values():
+    def nudge_all(self) -> None:
+        """Look at once whether there is something to say to each actor."""
+        for member in self.members.values():
             member.nudge.set()
         self._changed.set()

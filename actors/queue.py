@@ -131,11 +131,28 @@ class JobQueue:
         tickets: list[Ticket] = []
         now = self._clock()
         while len(tickets) < limit and self._retries and self._retries[0][0] <= now:
-            tickets.append(self._ticket(heapq.heappop(self._retries)[1]))
+            self._hand_out(heapq.heappop(self._retries)[1], tickets)
         while len(tickets) < limit and self._fresh_left:
             self._fresh_left -= 1
-            tickets.append(self._ticket(next(self._fresh)))
+            self._hand_out(next(self._fresh), tickets)
         return tickets
+
+    def _hand_out(self, place: int, tickets: list[Ticket]) -> None:
+        if self._state[place] == JobState.WAITING:  # else it was left out while it waited
+            tickets.append(self._ticket(place))
+
+    def leave_out(self, episode_id: str) -> bool:
+        """Drop a waiting job from this invocation. -> whether it was waiting."""
+        place = self._plan.index_of(episode_id)
+        if place is None or self._state[place] != JobState.WAITING:
+            return False
+        self._move(place, JobState.WAITING, JobState.LEFT_OUT)
+        return True
+
+    def leave_out_ticket(self, ticket: Ticket) -> None:
+        """Drop a dispatched job that was cancelled by request."""
+        self._last_attempt[ticket.place] = ticket.attempt - 1
+        self._move(ticket.place, JobState.OUT, JobState.LEFT_OUT)
 
     def next_retry_in(self) -> float | None:
         """Seconds until the earliest retry matures; None when none waits."""
@@ -179,11 +196,14 @@ class JobQueue:
     @property
     def suspects(self) -> int:
         """Jobs that wait for an actor of their own."""
-        return len(self._suspects)
+        return sum(self._state[place] == JobState.WAITING for place in self._suspects)
 
     def take_suspect(self) -> Ticket | None:
         """One suspect; it becomes out."""
-        return self._ticket(self._suspects.popleft()) if self._suspects else None
+        tickets: list[Ticket] = []
+        while self._suspects and not tickets:
+            self._hand_out(self._suspects.popleft(), tickets)
+        return tickets[0] if tickets else None
 
     def quarantine(self, ticket: Ticket) -> None:
         """The job killed an actor that ran nothing else: it has failed for good, and over resumes."""

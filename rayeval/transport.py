@@ -2,6 +2,8 @@
 
 Invariants of ``AiohttpTransport``:
 
+* ``http://`` without a proxy goes over connections of our own (``http1.py``), where most of the work of a run is spent;
+  TLS and proxies go over aiohttp. Both keep the rules below.
 * One session a transport, made inside the loop that first uses it; a second living loop is refused.
 * A POST is written at most once. aiohttp sends a GET again, once, when a kept-alive connection turns out to be dead.
 * Until a connection is in hand nothing has been sent: what fails before is ConnectFailedError. What fails after may
@@ -29,6 +31,7 @@ import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from rayeval import http1
 from rayeval.exceptions import (
     ConnectFailedError,
     ReplyLostError,
@@ -41,6 +44,7 @@ MAX_REPLY_BYTES = 16 * 1024 * 1024
 """Default bound on an answer's body, after decompression."""
 
 _REMEMBERED_URLS = 1024
+_USUAL_HEADERS = {"User-Agent": "rayeval", "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
 
 Method = Literal["GET", "POST"]
 
@@ -98,6 +102,8 @@ class _Target(NamedTuple):
     shown: str
     authorization: str | None
     proxy: URL | None
+    origin: http1.Origin | None
+    """Where the connections of ``http1`` go; None: aiohttp's."""
 
 
 _connected: ContextVar[list[bool]] = ContextVar("_connected")
@@ -113,7 +119,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class AiohttpTransport:
-    """``HttpTransport`` over aiohttp: 0.15 ms of CPU a request at any number in flight.
+    """``HttpTransport`` for any number of requests in flight: plain HTTP on connections of our own, the rest over aiohttp.
 
     ``trust_env``: use the proxies of the environment (``HTTPS_PROXY``, ``NO_PROXY`` ...), read once for each URL.
     ``keepalive_s``: idle connections are dropped after it; keep it below the server's own (5 s for most).
@@ -135,6 +141,8 @@ class AiohttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._targets: dict[str, _Target] = {}
+        self._plain: http1.Connections | None = None
+        self._heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
 
     async def request(
         self,
@@ -146,6 +154,8 @@ class AiohttpTransport:
         max_bytes: int = MAX_REPLY_BYTES,
     ) -> HttpResponse:
         target = self._targets.get(url) or self._remember(url)
+        if target.origin is not None:
+            return await self._request_plainly(target.origin, target, method, url, body, headers, timeout_s, max_bytes)
         session = self._open_session()
         if target.authorization is not None and not any(name.lower() == "authorization" for name in headers):
             headers = {**headers, "Authorization": target.authorization}
@@ -168,16 +178,13 @@ class AiohttpTransport:
                 except BaseException:
                     response.close()
                     raise
-            coding = response.headers.get("Content-Encoding")
             if data is None:
                 failure = _too_large(f"{method} {target.shown}", max_bytes)
-            elif coding is None:
-                return HttpResponse(response.status, response.headers, data)
             else:
-                plain = _decompressed(data, coding, max_bytes, f"{method} {target.shown}")
-                if isinstance(plain, bytes):
-                    return HttpResponse(response.status, response.headers, plain)
-                failure = plain
+                decoded = _decoded(response.status, response.headers, data, max_bytes, f"{method} {target.shown}")
+                if isinstance(decoded, HttpResponse):
+                    return decoded
+                failure = decoded
         except TimeoutError as error:
             if not connected[0]:
                 within = self._connect_timeout_s if isinstance(error, aiohttp.ServerTimeoutError) else timeout_s
@@ -192,18 +199,84 @@ class AiohttpTransport:
         # Raised out here, where no error of aiohttp's becomes its context.
         raise failure
 
+    async def _request_plainly(
+        self,
+        origin: http1.Origin,
+        target: _Target,
+        method: Method,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float | None,
+        max_bytes: int,
+    ) -> HttpResponse:
+        head = self._heads.get((method, url, tuple(headers.items())))
+        answer: http1.Answer | http1.Failure
+        if head is None:
+            made = self._make_head(target, method, url, headers)
+            if made is None:
+                raise ConnectFailedError(f"{method} {target.shown}: the URL or a header of the request is malformed")
+            head = made
+        answer = await self._open_connections().request(origin, head, body, timeout_s, max_bytes)
+        where = f"{method} {target.shown}"
+        if isinstance(answer, http1.Answer):
+            decoded = _decoded(answer.status, answer.headers, answer.body, max_bytes, where)
+            if isinstance(decoded, HttpResponse):
+                return decoded
+            raise decoded
+        match answer.cause:
+            case http1.Cause.CONNECT:
+                raise ConnectFailedError(f"{where}: {answer.text}")
+            case http1.Cause.TIMEOUT:
+                raise ReplyTimeoutError(f"{where}: no whole answer within {_seconds(timeout_s)}")
+            case http1.Cause.TOO_LARGE:
+                raise _too_large(where, max_bytes)
+        raise ReplyLostError(f"{where}: {answer.text}")
+
+    def _make_head(self, target: _Target, method: Method, url: str, headers: Mapping[str, str]) -> bytes | None:
+        """The head of such requests, remembered; None for headers that none can hold."""
+        given = {name.lower() for name in headers}
+        sent = {name: value for name, value in _USUAL_HEADERS.items() if name.lower() not in given} | dict(headers)
+        if target.authorization is not None and "authorization" not in given:
+            sent["Authorization"] = target.authorization
+        host = target.url.host_port_subcomponent
+        try:
+            head = http1.request_head(method, target.url.raw_path_qs, host or "", sent)
+        except ValueError:
+            return None
+        if len(self._heads) >= _REMEMBERED_URLS:
+            self._heads.clear()
+        self._heads[method, url, tuple(headers.items())] = head
+        return head
+
     async def aclose(self) -> None:
         session, self._session, self._loop = self._session, None, None
+        plain, self._plain = self._plain, None
+        if plain is not None:
+            plain.close()
         if session is not None:
             await session.close()
+
+    def _open_connections(self) -> http1.Connections:
+        loop = asyncio.get_running_loop()
+        if self._plain is not None and self._loop is loop:
+            return self._plain
+        self._belong_to(loop)
+        self._plain = http1.Connections(self._keepalive_s, self._connect_timeout_s)
+        return self._plain
+
+    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and self._loop is not loop:
+            if not self._loop.is_closed():
+                raise RuntimeError("this AiohttpTransport belongs to another event loop: make one for each loop")
+            self._session = self._plain = None
+        self._loop = loop
 
     def _open_session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         if self._session is not None and self._loop is loop and not self._session.closed:
             return self._session
-        if self._loop is not None and self._loop is not loop and not self._loop.is_closed():
-            raise RuntimeError("this AiohttpTransport belongs to another event loop: make one for each loop")
-        self._loop = loop
+        self._belong_to(loop)
         self._session = aiohttp.ClientSession(
             # The defaults cap at 100 connections and keep idle ones for 15 s, longer than servers do.
             connector=_Connector(limit=0, limit_per_host=0, keepalive_timeout=self._keepalive_s, ttl_dns_cache=60),
@@ -211,7 +284,7 @@ class AiohttpTransport:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
             # Decompressing here, after reading, lets the plain size be bounded whatever aiohttp's version does.
             auto_decompress=False,
-            headers={"User-Agent": "rayeval", "Accept": "application/json", "Accept-Encoding": "gzip, deflate"},
+            headers=_USUAL_HEADERS,
         )
         return self._session
 
@@ -228,7 +301,11 @@ class AiohttpTransport:
             pair = f"{parsed.user or ''}:{parsed.password or ''}"
             authorization = "Basic " + b64encode(pair.encode()).decode()
             parsed = parsed.with_user(None)
-        target = _Target(parsed, shown, authorization, _environment_proxy(parsed) if self._trust_env else None)
+        proxy = _environment_proxy(parsed) if self._trust_env else None
+        origin = None
+        if parsed.scheme == "http" and proxy is None and parsed.host is not None and parsed.port is not None:
+            origin = http1.Origin(parsed.host, parsed.port)
+        target = _Target(parsed, shown, authorization, proxy, origin)
         if len(self._targets) >= _REMEMBERED_URLS:
             self._targets.clear()
         self._targets[url] = target
@@ -249,6 +326,16 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | Non
         chunks.append(chunk)
     response.close()
     return None
+
+
+def _decoded(
+    status: int, headers: Mapping[str, str], data: bytes, max_bytes: int, where: str
+) -> HttpResponse | TransportError:
+    coding = headers.get("Content-Encoding")
+    if coding is None:
+        return HttpResponse(status, headers, data)
+    plain = _decompressed(data, coding, max_bytes, where)
+    return HttpResponse(status, headers, plain) if isinstance(plain, bytes) else plain
 
 
 def _decompressed(data: bytes, coding: str, max_bytes: int, where: str) -> bytes | TransportError:

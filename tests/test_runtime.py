@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -203,6 +204,19 @@ async def test_each_turn_has_its_step_seed_and_goes_to_the_given_endpoint() -> N
     trace = await world.trace()
     assert [seed for _, seed, _ in world.model.asked] == [1000 + n for n in range(len(trace["steps"]))]
     assert {endpoint for _, _, endpoint in world.model.asked} == {"http://me:secret@model:8000/v1?key=secret"}
+
+
+async def test_the_model_is_told_the_deadline_of_the_episode() -> None:
+    deadlines: list[float] = []
+
+    def turn(request: ModelRequest) -> ModelOutput:
+        deadlines.append(request.deadline)
+        return shopper(request)
+
+    before = time.monotonic()
+    await World(turn, episode_timeout_s=500).run()
+    assert len(set(deadlines)) == 1
+    assert before + 500 <= deadlines[0] <= time.monotonic() + 500
 
 
 async def test_equal_jobs_give_equal_canonical_traces() -> None:

@@ -3,8 +3,8 @@
 Invariants:
 
 * A reset is sent once and never cancelled while the environment is open. Its caller may stop waiting; the request goes on.
-* A caller that stops waiting says so in the same turn of the loop in which it saw that there is no answer (no await between), so
-  exactly one side releases the lease: the caller's ``close`` before that turn, the reaper after it.
+* A caller that stops waiting says so in the turn of the loop in which it stops (no await between), answer or no answer; the reaper
+  then calls ``release`` once there is one. ``release`` is one task for all who ask, so a ``close`` beside it sends nothing twice.
 * ``pending(server)`` counts resets without a caller whose answer has not come: each may hold a slot that has no name yet. It goes
   down at the answer; from then on the lease listener's word counts.
 * Tasks are owned here, from ``start`` to their end; their exceptions are read here or by the caller.
@@ -61,8 +61,10 @@ class Reaper:
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for reaped resets and releases, at most ``timeout_s``; then cancel every request that is left."""
-        if self._must_end:
-            await asyncio.wait(set(self._must_end), timeout=timeout_s)
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_s
+        while self._must_end and (left_s := give_up - loop.time()) > 0:  # a late release may join while others end
+            await asyncio.wait(set(self._must_end), timeout=left_s)
         left = self._must_end | self._running
         for task in left:
             task.cancel()

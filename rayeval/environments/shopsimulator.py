@@ -61,7 +61,7 @@ class ShopSimulator:
         persona: bool = False,
         timeouts: EnvironmentTimeouts | None = None,
     ) -> None:
-        self.servers = tuple(url.rstrip("/") for url in base_urls)
+        self.servers = tuple(base_urls)
         self._transport = transport
         self._persona = persona
         self._timeouts = timeouts or EnvironmentTimeouts()
@@ -140,7 +140,7 @@ class ShopSimulator:
 
     def pending_resets(self, server: str) -> int:
         """Resets of ``server`` whose caller gave up and whose answer has not come: each may still take a slot."""
-        return self._reaper.pending(server.rstrip("/"))
+        return self._reaper.pending(server)
 
     def unanswered_resets(self) -> Mapping[str, int]:
         """``pending_resets`` of every server that has any. After ``aclose``: what was left unanswered."""
@@ -175,7 +175,7 @@ class ShopSimulator:
         return self._reaper
 
     async def post(self, server: str, body: bytes, timeout_s: float | None) -> HttpResponse:
-        return await self._transport.request("POST", f"{server}/api/shop_agent", body, _HEADERS, timeout_s, MAX_PAGE_BYTES)
+        return await self._transport.request("POST", f"{server.rstrip('/')}/api/shop_agent", body, _HEADERS, timeout_s, MAX_PAGE_BYTES)
 
 
 class ShopEpisode:
@@ -184,12 +184,11 @@ class ShopEpisode:
     def __init__(self, shop: ShopSimulator, job: EpisodeJob, server: str, on_lease: LeaseListener, guard: Callable[[], None]) -> None:
         self._shop = shop
         self._job = job
-        self._server = server.rstrip("/")
+        self._server = server
         self._on_lease = on_lease
         self._guard = guard
         self._lease: Lease | None = None
         self._sent_reset = False
-        self._abandoned = False
         self._releasing: asyncio.Task[None] | None = None
 
     @property
@@ -235,11 +234,9 @@ class ShopEpisode:
         return _without_lease(result)
 
     async def close(self) -> None:
-        if not self._abandoned:  # else the reaper's: the lease may not even be known yet
-            await self._release()
+        await self._release()  # nothing to do while an abandoned reset is out: the lease is the reaper's to learn and to end
 
     def _abandon(self, request: asyncio.Task[HttpResponse]) -> None:
-        self._abandoned = True
         self._shop.reaper.abandon(self._server, request, self._release)
 
     async def _requested(self) -> HttpResponse:
