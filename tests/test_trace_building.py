@@ -36,7 +36,7 @@ def test_every_field_of_a_trace_is_documented() -> None:
     fields = {*Trace.__annotations__, *TraceError.__annotations__, *JOB._asdict(), *step, *step["model"]}
     fields |= {"sent_action", "protocol_error", "protocol_feedback", "policy_failure", "cause", "waited_s", "content_sha256"}
     assert fields - DOCUMENTED == set()
-    assert set(re.findall(r"`([a-z]+_step_N)`", DOCS)) == {"model_step_N", "environment_step_N", "policy_termination_step_N"}
+    assert set(re.findall(r"`([a-z_]+_step_N)`", DOCS)) == {"model_step_N", "environment_step_N", "policy_termination_step_N"}
 
 
 def test_messages_are_kept_as_the_bytes_that_were_sent() -> None:
