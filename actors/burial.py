@@ -1,7 +1,7 @@
 """What happens after an actor is declared dead, and to the leases of an owner found dead.
 
 Declared dead is not dead: after its raylet's end an actor's process may run on. So its slots stay taken until it cannot act any more:
-* on the driver's own host and boot, its pid (held against its start time) is killed and waited for;
+* where the driver sees its pid (same kernel, same pid namespace), that process, known by its start time, is killed and waited for;
 * elsewhere, ``fence_s`` after the last moment a renewal can have reached it, it has stopped by itself (``freshness.py``).
 Only then are its leases released and its jobs run again.
 """
@@ -20,10 +20,19 @@ import psutil
 from rayeval.environments import Environment
 from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import Lease
+from rayeval.store import boot_id
 
 _KILL_WAIT_S = 10.0
 _RELEASE_S = 30.0
 _START_TOLERANCE_S = 0.05
+
+
+def process_space() -> str:
+    """Where a pid means something: this boot of this kernel, and this pid namespace (containers on one machine share the first only)."""
+    try:
+        return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return boot_id()
 
 
 def process_lives(pid: int, start_time: float) -> bool:

@@ -77,6 +77,8 @@ class RunRequest:
     show: bool = False
     """Run in this process, without Ray, and tell the display every moment."""
     argv: tuple[str, ...] = ()
+    kill_by_pid: bool = True
+    """See ``PoolSettings.kill_by_pid``."""
     max_failed: int | None = None
     """Episodes that may fail for good before the exit code is 1; None: ``execution.max_failed``."""
 
@@ -330,6 +332,7 @@ class _Engine:
                     grace_s=execution.grace_s,
                     stall_timeout_s=execution.stall_timeout_s,
                     endpoint_outage_s=execution.endpoint_outage_s,
+                    kill_by_pid=self._request.kill_by_pid,
                 ),
                 queue=queue,
                 ledger=ledger,

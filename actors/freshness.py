@@ -46,6 +46,11 @@ class Freshness:
         if self.lapsed is None:
             self._until = self._clock() + self._fence_s
 
+    def revoke(self, reason: str) -> None:
+        """End the right at once."""
+        if self._lapsed is None:
+            self._lapsed = reason
+
     def check(self) -> None:
         """Raises FencedError once the right has lapsed. Called right before each request that acts on the environment."""
         reason = self.lapsed

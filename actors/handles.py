@@ -172,6 +172,7 @@ class LocalHandle:
 
     def kill(self) -> None:
         self._gone.set()
+        self._actor.revoke("it was declared dead")
 
 
 def _what_is_missing() -> str:

@@ -38,7 +38,8 @@ class ActorInfo(NamedTuple):
 
     node_id: str
     host: str
-    boot_id: str
+    space: str
+    """``burial.process_space``: where its pid means something."""
     pid: int
     start_time: float
     """Process start in seconds since the epoch, as psutil reads it: with the pid it names one process."""

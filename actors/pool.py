@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.burial import fence, release_leases
+from actors.burial import fence, process_space, release_leases
 from actors.dealing import Dealer
 from actors.dispatch import Dispatcher, Phase
 from actors.governors import Admission, Governor, Outages
@@ -34,7 +34,7 @@ from actors.queue import JobQueue
 from rayeval.environments import Environment
 from rayeval.exceptions import PlacementError, RayevalError, StoreWriteError
 from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
-from rayeval.store import LeaseJournal, boot_id
+from rayeval.store import LeaseJournal
 
 _TICK_S = 0.25
 _STOP_S = 30.0
@@ -57,6 +57,8 @@ class PoolSettings:
     ready_s: float = 120.0
     stall_timeout_s: float = 600.0
     endpoint_outage_s: float = 600.0
+    kill_by_pid: bool = True
+    """Whether a lost actor whose pid means something here is killed by it; else its fence is always waited for."""
 
 
 class RolloutPool:
@@ -294,7 +296,7 @@ class RolloutPool:
                 "warning",
                 f"{member.actor_id} takes {info.slots} of {member.spec.slots} slots: file descriptors are short",
             )
-        self._write_down(self._journal.actor, member.actor_id, info.node_id, info.host, info.boot_id, info.pid, info.start_time)
+        self._write_down(self._journal.actor, member.actor_id, info.node_id, info.host, info.space, info.pid, info.start_time)
         member.state = MemberState.WORKING
         member.vitals = self._health.watch(member.actor_id, member.handle)
         try:
@@ -439,7 +441,7 @@ class RolloutPool:
         info = member.info
         assert info is not None
         await fence(
-            here=info.boot_id == boot_id(),
+            here=self.settings.kill_by_pid and info.space == process_space(),
             pid=info.pid,
             start_time=info.start_time,
             last_renewal=last_renewal,

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from actors.burial import fence, release_leases
+from actors.burial import fence, process_space, release_leases
 from rayeval.environments import Environment
 from rayeval.exceptions import EndpointsOutError, EnvironmentCallError
 from rayeval.schemas import ServerCapacity
-from rayeval.store import JournalActor, LeaseJournal, RunDirectory, boot_id, load_journal
+from rayeval.store import JournalActor, LeaseJournal, RunDirectory, load_journal
 
 _SETTLE_S = 0.25
 """A reset that was in flight when its client died is answered within a step's time; two equal looks this far apart count as settled."""
@@ -73,13 +73,13 @@ async def recover(
     found = Recovered()
     started = time.monotonic()
     left = [actor for actor in state.actors.values() if not actor.gone]
-    if any(actor.boot_id != boot_id() for actor in left):
+    if any(actor.boot_id != process_space() for actor in left):
         note("info", f"waiting up to {fence_s:g} s until actors on other machines have stopped by themselves")
 
     async def one(actor: JournalActor) -> None:
         # wall clocks of two machines differ: the whole fence from now on is waited elsewhere, the remembered rest here
         await fence(
-            here=actor.boot_id == boot_id(),
+            here=actor.boot_id == process_space(),
             pid=actor.pid,
             start_time=actor.start_time,
             last_renewal=started,

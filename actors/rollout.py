@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from actors.burial import process_space, release_leases
 from actors.freshness import Freshness
 from actors.messages import ActorInfo, ActorSpec, Assignment, Order, Ping, Reply
 from actors.outbox import Outbox
@@ -41,7 +42,6 @@ from rayeval.prompts import PromptBuilder
 from rayeval.runtime import AgentRuntime, RuntimeSettings
 from rayeval.schemas import ErrorKind, JsonObject, Lease
 from rayeval.skills import JsonSkillBank, NoSkills, SkillProvider
-from rayeval.store import boot_id
 from rayeval.transport import AiohttpTransport
 
 _log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class RolloutActor:
         return ActorInfo(
             node_id=os.environ.get("RAYEVAL_NODE_ID", platform.node()),
             host=platform.node(),
-            boot_id=boot_id(),
+            space=process_space(),
             pid=os.getpid(),
             start_time=psutil.Process().create_time(),
             slots=self._slots,
@@ -226,6 +226,12 @@ class RolloutActor:
         self._fresh.stop()
         return self._reply(self._outbox.kept(ack))
 
+    def revoke(self, reason: str) -> None:
+        """End the right to act: cancel what runs and release. For an actor that has no process of its own to kill."""
+        self._fresh.revoke(reason)
+        if self._running or self._queue:
+            self._on_lapse(reason)
+
     # ---- the work loop ------------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
@@ -259,7 +265,8 @@ class RolloutActor:
             self._outbox.add_returned(assignment.job.episode_id)
         for episode_id, task in self._running.items():
             if everything or episode_id in episode_ids:
-                task.cancel()
+                # one turn later: a task cancelled before its first step never enters its own clean-up
+                self._loop.call_soon(task.cancel)
 
     def _fill(self) -> None:
         while self._queue and len(self._running) < self._slots and not self._stopping and self._fresh.lapsed is None:
@@ -391,7 +398,9 @@ class RolloutActor:
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_S)
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(_STOP_S):
+                # releasing is always allowed: a lease that is somebody else's by now answers 409
+                await release_leases(self._environment, list(self._held.values()), lambda _: None)
                 await self._environment.aclose()
 
 

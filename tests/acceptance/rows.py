@@ -232,7 +232,7 @@ def kill_and_resume(
             assert held <= bound, f"{held} leases are held by nobody, at most {bound} could not be known"
             doctor = json.loads(_cli("leases", "doctor", str(driver.run_dir.path), "--json"))
             figures["doctor"] = doctor
-            assert sum(s["by_nobody"] for s in doctor["servers"]) == held, doctor
+            assert sum(s["held_by_nobody"] for s in doctor["servers"]) == held, doctor
     return figures
 
 
@@ -256,7 +256,8 @@ def torn_resume(start: StartServers, root: Path, episodes: int = 120, cuts: int 
         config = bench.config("torn", servers)
         run_dir = RunDirectory(run_here(config).run_dir)
         whole, expected = run_dir.traces.read_bytes(), canonical(run_dir)
-        offsets = [random.Random(5).randrange(len(whole) - 100_000, len(whole)) for _ in range(cuts)]
+        dice = random.Random(5)
+        offsets = [dice.randrange(len(whole) - 100_000, len(whole)) for _ in range(cuts)]
         for offset in offsets:
             with run_dir.traces.open("r+b") as file:
                 file.truncate(offset)
@@ -404,7 +405,8 @@ def actor_ends(start: StartServers, root: Path, episodes: int = 300, stop: bool 
         assert len(lost) == summary_of(run_dir)["attempts"]["lost"] == status_of(run_dir)["lost"]
         env = servers.stats()["env"]
         assert env["leases_held"] == 0
-        assert env["reset"] == env["release_one"] + env.get("leases_held", 0), env
+        # a reset in flight at the kill is a lease that nobody can name: release_all ended it
+        assert 0 <= env["reset"] - env["release_one"] <= len(lost), env
         assert not psutil.pid_exists(struck[0]) or psutil.Process(struck[0]).status() == psutil.STATUS_ZOMBIE
         return {
             "lost": len(lost),
@@ -547,8 +549,8 @@ def _told(name: str, start: StartServers, place: Path) -> bool:
     line: JsonObject = {"row": name, "holds": True}
     try:
         figures = ROWS[name](start, place)
-    except AssertionError as error:
-        line["holds"], figures = False, {"why": str(error)[-3000:]}
+    except Exception as error:
+        line["holds"], figures = False, {"why": f"{type(error).__name__}: {error}"[-3000:]}
     line |= {"seconds": round(time.monotonic() - began, 1), **figures}
     print(json.dumps(line, ensure_ascii=False, default=str), flush=True)
     return bool(line["holds"])
