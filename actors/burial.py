@@ -2,6 +2,7 @@
 
 Declared dead is not dead: after its raylet's end an actor's process may run on. So its slots stay taken until it cannot act any more:
 * where the driver sees its pid (same kernel, same pid namespace), that process, known by its start time, is killed and waited for;
+* in the driver's own process (``LocalHandle``) its right ended with its handle, and there is nothing to kill;
 * elsewhere, ``fence_s`` after the last moment a renewal can have reached it, it has stopped by itself (``freshness.py``).
 Only then are its leases released and its jobs run again.
 """
@@ -18,7 +19,6 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from rayeval.environments import Environment
-from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import Lease
 from rayeval.store import boot_id
 
@@ -60,6 +60,8 @@ async def kill_process(pid: int, start_time: float) -> bool:
 
 async def fence(*, here: bool, pid: int, start_time: float, last_renewal: float, fence_s: float, margin_s: float = 1.0) -> None:
     """Return once the process can act no more. ``last_renewal`` on this process's monotonic clock, as late as it may have been."""
+    if here and pid == os.getpid():
+        return
     if here and await kill_process(pid, start_time):
         return
     await asyncio.sleep(max(0.0, last_renewal + fence_s + margin_s - time.monotonic()))
@@ -75,7 +77,7 @@ async def release_leases(environment: Environment, leases: Iterable[Lease], on_e
             try:
                 async with asyncio.timeout(_RELEASE_S):
                     await environment.release(lease)
-            except (EnvironmentCallError, TimeoutError):
+            except Exception:  # also whatever a user's class raises: what it holds is told, and the other leases are released
                 kept.append(lease)
             else:
                 on_ended(lease)

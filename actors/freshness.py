@@ -20,6 +20,7 @@ from rayeval.exceptions import FencedError
 EXIT_AFTER_S = 12.0
 """Time for the work loop to cancel and release after a lapse, in seconds."""
 _WATCH_EVERY_S = 0.5
+_ORPHANED = "its parent process is gone"
 
 
 class Freshness:
@@ -32,6 +33,7 @@ class Freshness:
         self._lapsed: str | None = None
         self._stopped = threading.Event()
         self._parent = os.getppid()
+        self._watch_parent = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -53,17 +55,23 @@ class Freshness:
 
     def check(self) -> None:
         """Raises FencedError once the right has lapsed. Called right before each request that acts on the environment."""
+        if self._watch_parent and os.getppid() != self._parent and self._lapsed is None:
+            self._lapsed = _ORPHANED
         reason = self.lapsed
         if reason is not None:
             raise FencedError(f"this actor may no longer act: {reason}")
 
     def watch(self, on_lapse: Callable[[str], None], *, exit_process: bool, watch_parent: bool) -> None:
-        """Start the watch. ``on_lapse`` is called once, in the watch thread; with ``exit_process`` the process then ends."""
+        """Start the watch. ``on_lapse`` is called once, in the watch thread; with ``exit_process`` the process then ends.
+
+        With ``watch_parent`` the right ends with the parent process (the raylet), also between two looks of the watch.
+        """
+        self._watch_parent = watch_parent
 
         def loop() -> None:
             while not self._stopped.wait(_WATCH_EVERY_S):
                 if watch_parent and os.getppid() != self._parent and self._lapsed is None:
-                    self._lapsed = "its parent process is gone"
+                    self._lapsed = _ORPHANED
                 reason = self.lapsed
                 if reason is not None:
                     on_lapse(reason)

@@ -216,20 +216,42 @@ class _Play:
         self._pinned = pinned
         self._on_event = on_event
         self._deadline = 0.0
+        self._bound = asyncio.timeout(None)
+        self._call = ""
+        self._call_until: float | None = None
+        self._overdue: str | None = None
+        self._watch: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         reset = await self._reset()
         limit = self._settings.episode_timeout_s
         self._deadline = time.monotonic() + limit
-        bound = asyncio.timeout(limit)
+        self._bound = bound = asyncio.timeout(limit)
+        self._look_after_calls()
         try:
             async with bound:
                 await self._play(reset)
         except TimeoutError as error:
             if not bound.expired():
                 raise
+            if self._overdue is not None:
+                raise EnvironmentCallError(self._overdue, ErrorKind.ENVIRONMENT_UNAVAILABLE, True) from error
             text = f"the episode did not end within episode_timeout_s = {limit:g} s"
             raise EpisodeDeadlineError(text, ErrorKind.EPISODE_TIMEOUT, True) from error
+        finally:
+            if self._watch is not None:
+                self._watch.cancel()
+
+    def _look_after_calls(self) -> None:
+        """End a call of the environment's that is past its time. One timer for the whole episode, which finds out when it fires what
+        there is to look after: a time-out of its own for each call costs more than the call's other bookkeeping."""
+        loop = asyncio.get_running_loop()
+        now, limit = loop.time(), self._settings.step_timeout_s + _STEP_GRACE_S
+        if self._call_until is not None and now >= self._call_until:
+            self._overdue = f"{self._call}: the environment did not answer within {limit:g} s"
+            self._bound.reschedule(now)
+            return
+        self._watch = loop.call_at(self._call_until if self._call_until is not None else now + limit, self._look_after_calls)
 
     async def _reset(self) -> JsonObject:
         reset = await _bounded(self._episode.reset(), self._settings.reset_timeout_s, "reset", ErrorKind.RESET_TIMEOUT)
@@ -315,8 +337,9 @@ class _Play:
         sent = sent_form(action)
         if sent != action:
             step["sent_action"] = sent
-        self.emit("action", {"step_index": index, "action": action})
-        result = await self._call(self._episode.step(sent), "step")
+        if self._on_event is not None:
+            self.emit("action", {"step_index": index, "action": action})
+        result = await self._timed("step", self._episode.step(sent))
         _check("step", step_fault(result))
         step["environment"] = result
         call = output.tool_calls[0]
@@ -333,7 +356,9 @@ class _Play:
                     "observation": result["observation"],
                 },
             )
-        self._see(self._trace.identity._replace(observation_version=result["observation_state"]["observation_version"]))
+        version = result["observation_state"]["observation_version"]
+        if version != self._trace.identity.observation_version:
+            self._see(self._trace.identity._replace(observation_version=version))
         return result
 
     def _answer_fault(self, step: JsonObject, output: ModelOutput, fault: ProtocolError, offered: ToolSet) -> None:
@@ -353,7 +378,7 @@ class _Play:
         self.emit("protocol_error", {"step_index": step["step_index"], **fault._asdict()})
 
     async def _terminated(self, reason: Termination) -> JsonObject:
-        result = await self._call(self._episode.terminate(reason.value), "terminate")
+        result = await self._timed("terminate", self._episode.terminate(reason.value))
         _check("terminate", terminal_fault(result))
         return result
 
@@ -375,9 +400,14 @@ class _Play:
         environment = self._trace.provenance["environment"]
         self._trace.provenance["environment"] = {**environment, **seen}
 
-    async def _call(self, call: Awaitable[T], name: str) -> T:
-        limit = self._settings.step_timeout_s + _STEP_GRACE_S
-        return await _bounded(call, limit, name, ErrorKind.ENVIRONMENT_UNAVAILABLE)
+    async def _timed(self, name: str, call: Awaitable[T]) -> T:
+        """A call of the environment's; ``_look_after_calls`` ends it in time."""
+        self._call = name
+        self._call_until = asyncio.get_running_loop().time() + self._settings.step_timeout_s + _STEP_GRACE_S
+        try:
+            return await call
+        finally:
+            self._call_until = None
 
     def emit(self, kind: str, what: JsonObject) -> None:
         if self._on_event is None:

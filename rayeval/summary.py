@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from rayeval.costs import Prices, prices_of_run
+from rayeval.duplicates import Generations, generation_of, should_differ
 from rayeval.exceptions import InputError
 from rayeval.schemas import (
     FOREIGN_TRACE_SCHEMAS,
@@ -49,9 +51,12 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
     policy_failures: Counter[str] = Counter()
     retries: Counter[str] = Counter()
     tokens = dict.fromkeys(TOKEN_FIELDS, 0)
+    cached = 0
     steps = _objects(trace.get("steps"))
+    models: list[Mapping[str, Any]] = []
     for step in steps:
         model = _object(step.get("model"))
+        models.append(model)
         if step.get("protocol_error"):
             protocol_errors += 1
         if step.get("policy_failure"):
@@ -65,13 +70,16 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
                 invalid += 1
         for retry in _objects(model.get("retries")):
             retries[str(retry.get("cause"))] += 1
-        _add_tokens(tokens, model.get("usage"))
+        usage = model.get("usage")
+        _add_tokens(tokens, usage)
+        cached += _cached_tokens(usage)
     for retry in _objects(error.get("model_retries")):
         retries[str(retry.get("cause"))] += 1
     detail = _object(final.get("reward_detail"))
     stage = error.get("stage")
     return {
         "episode_id": trace.get("episode_id"),
+        "task_id": _object(trace.get("job")).get("task_id"),
         "completed": completed,
         "reward": _number(final.get("reward")) if completed else None,
         "components": _components(detail) if completed else {},
@@ -84,6 +92,8 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
         "policy_failures": dict(policy_failures),
         "resampled": resampled,
         "tokens": tokens,
+        "cached_tokens": cached,
+        "generation": generation_of(models) if completed else None,
         "model_retries": dict(retries),
         "error_kind": None if completed else str(error.get("kind") or "unclassified"),
         "error_type": None if completed else str(error.get("type") or "unclassified"),
@@ -93,24 +103,32 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    # dict first: an abstract class is asked in Python, and this runs for every step of a run
+    return value if isinstance(value, (dict, Mapping)) else {}
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     """The objects of a list; a foreign or damaged record may hold anything in their place."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, (dict, Mapping))] if isinstance(value, list) else []
 
 
 def _add_tokens(tokens: dict[str, int], usage: Any) -> None:
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, (dict, Mapping)):
         return
     details = usage.get("completion_tokens_details")
     for name in TOKEN_FIELDS:
         value = usage.get(name)
-        if value is None and name == "reasoning_tokens" and isinstance(details, Mapping):
+        if value is None and name == "reasoning_tokens" and details is not None and isinstance(details, (dict, Mapping)):
             value = details.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             tokens[name] += value
+
+
+def _cached_tokens(usage: Any) -> int:
+    """Prompt tokens that the server had in its cache, as far as it says so."""
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    value = details.get("cached_tokens") if isinstance(details, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _number(value: Any) -> float | None:
@@ -194,6 +212,8 @@ class Aggregate:
     """Sums over every attempt."""
     line_kinds: Counter[str] = field(default_factory=Counter)
     model_retries: Counter[str] = field(default_factory=Counter)
+    generations: Generations | None = None
+    """Given where repeats should differ (``duplicates.should_differ``)."""
 
     def add(self, figures: Mapping[str, Any]) -> None:
         """Count the verdict of one episode; call it once an episode."""
@@ -211,6 +231,8 @@ class Aggregate:
         self.terminations[figures["termination"]] += 1
         self.completed["episodes"] += 1
         self.completed["resampled_episodes"] += figures["resampled"] > 0
+        if self.generations is not None and figures["generation"] is not None and isinstance(figures["task_id"], int):
+            self.generations.add(figures["task_id"], figures["generation"])
         _count_work(self.completed, figures)
 
     def add_line(self, figures: Mapping[str, Any]) -> None:
@@ -246,9 +268,13 @@ class Aggregate:
             (self.model_retries, other.model_retries),
         ):
             counts.update(more)
+        if other.generations is not None:
+            self.generations = self.generations or Generations()
+            self.generations.merge(other.generations)
 
-    def to_summary(self, planned: int, not_run: int) -> JsonObject:
+    def to_summary(self, planned: int, not_run: int, prices: Prices | None = None) -> JsonObject:
         """The groups of the summary. ``planned`` and ``not_run`` are counted from the plan, the rest from traces: they must agree.
+        The cost is that of every attempt.
 
         Raises InputError when planned != completed + failed + not_run.
         """
@@ -300,7 +326,9 @@ class Aggregate:
             "cost": {
                 "duration_ms_mean": self.duration_ms.mean(),
                 "tokens": {name: done[name] for name in TOKEN_FIELDS},
+                **_cost(lines, completed, prices),
             },
+            "duplicates": None if self.generations is None else self.generations.to_json(),
             "errors": _sorted_counts(self.errors),
             "failed_by_kind": _sorted_counts(self.failed_kinds),
             "resampled": {"steps": done["resampled"], "episodes": done["resampled_episodes"]},
@@ -324,10 +352,19 @@ class Aggregate:
         }
 
 
+def _cost(lines: Mapping[str, int], completed: int, prices: Prices | None) -> JsonObject:
+    """Money for every attempt, and that for each completed episode; null without prices."""
+    if prices is None:
+        return {"amount": None, "currency": None, "per_episode": None}
+    amount = prices.of(lines)
+    return {"amount": amount, "currency": prices.currency, "per_episode": amount / completed if completed else None}
+
+
 def _count_work(counts: Counter[str], figures: Mapping[str, Any]) -> None:
     for name in ("steps", "actions", "invalid_actions", "protocol_errors", "resampled"):
         counts[name] += figures[name]
     counts["policy_failures"] += sum(figures["policy_failures"].values())
+    counts["cached_tokens"] += figures["cached_tokens"]
     counts.update(figures["tokens"])
 
 
@@ -350,14 +387,14 @@ def summarize_run(run_dir: RunDirectory, extras: Mapping[str, Any] | None = None
 
     manifest = run_dir.read_manifest()
     plan = plan_of_manifest(manifest)
-    aggregate, verdicts, skipped = _collect(run_dir)
+    aggregate, verdicts, skipped = _collect(run_dir, should_differ(plan))
     not_run = sum(1 for job in plan.jobs() if job.episode_id not in verdicts)
     summary: JsonObject = {
         "schema": SUMMARY_SCHEMA,
         "run": run_dir.name,
         "fingerprint": manifest.get("plan_fingerprint"),
         "skipped": skipped,
-        **aggregate.to_summary(plan.job_count, not_run),
+        **aggregate.to_summary(plan.job_count, not_run, prices_of_run(run_dir)),
     }
     for name, group in (extras or {}).items():
         if name in summary:
@@ -366,14 +403,18 @@ def summarize_run(run_dir: RunDirectory, extras: Mapping[str, Any] | None = None
     return summary
 
 
-def _collect(run_dir: RunDirectory) -> tuple[Aggregate, set[str], int]:
+def _aggregate(comparing: bool) -> Aggregate:
+    return Aggregate(generations=Generations() if comparing else None)
+
+
+def _collect(run_dir: RunDirectory, comparing: bool) -> tuple[Aggregate, set[str], int]:
     """-> sums, the episodes that have a verdict, lines that could not be read."""
     import orjson
 
     from rayeval.store.reading import TraceScanner
 
     scanner = TraceScanner(run_dir.traces, run_dir.receipts)
-    aggregate = Aggregate()
+    aggregate = _aggregate(comparing)
     done: set[str] = set()
     foreign_done: set[str] = set()
     failed: dict[str, JsonObject] = {}
@@ -395,7 +436,7 @@ def _collect(run_dir: RunDirectory) -> tuple[Aggregate, set[str], int]:
         else:
             failed[episode_id] = figures
     if contested:
-        aggregate = _without(scanner, contested.keys())
+        aggregate = _without(scanner, contested.keys(), comparing)
         for figures in contested.values():
             aggregate.add(figures)
     for figures in failed.values():
@@ -403,11 +444,11 @@ def _collect(run_dir: RunDirectory) -> tuple[Aggregate, set[str], int]:
     return aggregate, done | failed.keys(), scanner.bad_lines
 
 
-def _without(scanner: TraceScanner, left_out: Collection[str]) -> Aggregate:
+def _without(scanner: TraceScanner, left_out: Collection[str], comparing: bool) -> Aggregate:
     """All lines, and the verdicts of completed episodes but those ``left_out``."""
     import orjson
 
-    aggregate = Aggregate()
+    aggregate = _aggregate(comparing)
     done: set[str] = set()
     for line in scanner:
         figures = figures_of(orjson.loads(line.raw))

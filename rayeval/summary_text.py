@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayeval.costs import money
+from rayeval.duplicates import alike_sentence, too_alike
+
 
 def percent(share: float | None) -> str:
     return "n/a" if share is None else f"{100 * share:.1f} %"
@@ -23,15 +26,16 @@ def mean_with_sem(primary: Mapping[str, Any]) -> str:
 
 
 def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Two lines: coverage and reward; failures by kind (or that there are none)."""
+    """Coverage and reward; failures by kind (or that there are none); with prices the cost; what makes the figures doubtful."""
     counts, primary = summary["counts"], summary["primary"]
     first = (
         f"{counts['completed']} of {counts['requested']} episodes completed ({percent(counts['coverage'])}), "
         f"reward {mean_with_sem(primary)}, success {percent(primary['success_rate'])}"
     )
     excluded = counts["failed"] + counts["not_run"]
+    more = [*_cost_line(summary["cost"]), *duplicate_lines(summary)]
     if excluded == 0:
-        return [first, "no failures"]
+        return [first, "no failures", *more]
     kinds = ", ".join(f"{kind} {n}" for kind, n in summary["failed_by_kind"].items())
     parts = [f"{counts['failed']} failed" + (f" ({kinds})" if kinds else "")]
     if counts["not_run"]:
@@ -41,7 +45,24 @@ def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
     if bounds["reward_mean_low"] is not None:
         low, high = bounds["reward_mean_low"], bounds["reward_mean_high"]
         second += f"; reward between {low:.4f} and {high:.4f} with these at 0 and at 1"
-    return [first, second]
+    return [first, second, *more]
+
+
+def _cost_line(cost: Mapping[str, Any]) -> list[str]:
+    """Nothing without prices."""
+    amount, each = cost.get("amount"), cost.get("per_episode")
+    if amount is None:
+        return []
+    per = "" if each is None else f", {money(each, cost['currency'])} a completed episode"
+    return [f"cost {money(amount, cost['currency'])} over all attempts{per}"]
+
+
+def duplicate_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Nothing while the repeats of a task differ; else why they should not be counted as repeats."""
+    found = summary.get("duplicates")
+    if not found or not too_alike(found):
+        return []
+    return [f"warning: {alike_sentence(found)}"]
 
 
 def next_commands(run: Path, config: Path, failed: int, options: Sequence[str] = ()) -> list[str]:
@@ -79,6 +100,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         ("invalid actions", f"{behavior['invalid_actions']} ({percent(behavior['invalid_action_rate'])} of actions)"),
         ("terminations", _counts(behavior["termination_reasons"])),
         ("tokens", ", ".join(f"{name.removesuffix('_tokens')} {n}" for name, n in cost["tokens"].items())),
+        *((("cost", line.removeprefix("cost ")) for line in _cost_line(cost))),
         ("duration", _seconds(cost["duration_ms_mean"])),
         ("errors", _counts(summary["errors"])),
         (
@@ -90,6 +112,9 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     resampled = summary["resampled"]
     if resampled["steps"]:
         rows.append(("resampled", f"{resampled['steps']} steps in {resampled['episodes']} episodes after a lost answer"))
+    alike = summary.get("duplicates")
+    if alike and alike["pairs"]:
+        rows.append(("identical", f"{alike['identical']} of {alike['pairs']} pairs of episodes of one task ({percent(alike['share'])})"))
     held = sum((summary.get("unaccounted_leases") or {}).values())
     if held:
         rows.append(("leases", f"{held} held by nobody; see rayeval leases doctor"))

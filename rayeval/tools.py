@@ -24,6 +24,9 @@ _ARGUMENT = {"search": "query", "click": "value"}
 _HIDDEN_VERB = re.compile(r"(search\s*\[\s*)<([rac])>(?=\s|\]|\\n|$)", re.IGNORECASE)
 
 
+_TEXT = frozenset({str})
+
+
 class ToolSet(NamedTuple):
     """The tools of one turn."""
 
@@ -68,7 +71,7 @@ def tools_for(state: JsonObject, schema: ToolSchema = "dynamic") -> ToolSet:
     (with either schema: the verdict on a page must not depend on how it is shown).
     """
     actions = state.get("actions") or []
-    if not isinstance(actions, list) or not all(isinstance(a, str) for a in actions):
+    if not isinstance(actions, list) or not (set(map(type, actions)) <= _TEXT or all(isinstance(a, str) for a in actions)):
         raise PageWithoutToolsError(f"observation_state.actions must be a list of strings, got {str(actions)[:200]!r}")
     searchable = state.get("search_available") is True
     if not searchable and not actions:

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rayeval.config._models import Config
+from rayeval.config._models import Config, PricesSection
 from rayeval.config._schema import config_keys
 from rayeval.config._yaml import parse, read_text
 from rayeval.exceptions import ConfigurationError
 
 _PATH_KEYS = ("experiment.output_dir", "tasks.split_file", "prompt.system_prompt_file", "skills.path")
-_OPEN_KEYS = ("environment.options", "model.extra_body")
-"""Keys whose value is an object of the user's own."""
+_OPEN_KEYS = ("environment.options", "model.extra_body", "execution.prices")
+"""Keys whose value is an object: an override may go deeper."""
 _MOVED = {
     "experiment.concurrency": "execution.concurrency",
     "experiment.resume": "execution.resume",
@@ -200,19 +200,22 @@ def _first_error(error: ValidationError, origins: dict[str, str]) -> Configurati
     rows = error.errors(include_url=False)
     row = next((r for r in rows if r["type"] != "missing"), rows[0])
     parts = [str(p) for p in row["loc"]]
-    key = ".".join(parts[:2])
+    depth = 3 if parts[:2] == ["execution", "prices"] else 2
+    key = ".".join(parts[:depth])
     message = str(row["msg"])
     if row["type"] == "value_error":
         message = str(row["ctx"]["error"])
     if not row["loc"]:  # a rule across fields opens with its key
         key, _, hint = message.partition(": ")
         return ConfigurationError(key, None, f"{hint}{_at(key, origins)}")
+    if depth == 3 and row["type"] == "missing":
+        return ConfigurationError(key, None, f"required; give a number{_at('execution.prices', origins)}")
     if row["type"] == "missing":
         info = config_keys().get(key)
         return ConfigurationError(key, None, f"required; give it: {info.description if info else ''}{_at(key.partition('.')[0], origins)}")
     expected = _EXPECTED.get(row["type"])
     hint = message if row["type"] == "value_error" else expected(row.get("ctx", {})) if expected else f"give what fits ({message})"
-    union = [r for r in rows if [str(p) for p in r["loc"][:2]] == parts[:2]]
+    union = [r for r in rows if [str(p) for p in r["loc"][:depth]] == parts[:depth]]
     if len(union) > 1:
         hint = " or ".join(
             dict.fromkeys(_EXPECTED[r["type"]](r.get("ctx", {})).removeprefix("give ") for r in union if r["type"] in _EXPECTED)
@@ -235,7 +238,9 @@ _EXPECTED: dict[str, Any] = {
     "tuple_type": lambda _: "give a list",
     "path_type": lambda _: "give a path",
     "is_instance_of": lambda c: "give a path" if c.get("class") == "Path" else f"give a {c.get('class')}",
-    "model_type": lambda _: "give keys below the section",
+    "model_type": lambda _: "give an object of keys and values",
+    "extra_forbidden": lambda _: "unknown key; known here are " + ", ".join(PricesSection.model_fields),
+    "string_too_long": lambda c: f"give at most {c['max_length']} characters",
     "literal_error": lambda c: f"give {c['expected']}",
     "finite_number": lambda _: "give a finite number",
     "greater_than": lambda c: f"give more than {c['gt']:g}",

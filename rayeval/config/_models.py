@@ -262,6 +262,17 @@ class ModelSection(_Section):
         return _as_tuple(self.base_url)
 
 
+class PricesSection(_Section):
+    """What a million tokens cost."""
+
+    prompt_per_million: float = Field(ge=0, description="Price of a million prompt tokens.")
+    completion_per_million: float = Field(ge=0, description="Price of a million completion tokens.")
+    cached_prompt_per_million: float | None = Field(
+        None, ge=0, description="Price of a million prompt tokens that the server counts as cached. Null: as the others."
+    )
+    currency: _Text = Field("USD", max_length=12, description="Word shown behind amounts.")
+
+
 class ExecutionSection(_Section):
     """How the work is done; never part of the fingerprint, free to change on a resume."""
 
@@ -293,6 +304,12 @@ class ExecutionSection(_Section):
     fence_s: _Seconds = Field(30.0, description="An actor that hears nothing for so long stops acting.")
     grace_s: float = Field(60.0, ge=0, description="How long running episodes may go on after a stop signal.")
     model_attempts: int = Field(5, ge=1, le=1000, description="HTTP attempts of one model turn in total.")
+    max_tokens_total: int | None = Field(None, ge=1, description="Tokens of the whole run, all attempts: then drain, exit 4. Null: no cap.")
+    max_wall_s: float | None = Field(None, gt=0, description="Time of one invocation in seconds: then drain, exit 4. Null: no cap.")
+    max_cost: float | None = Field(None, gt=0, description="Cost of the whole run by execution.prices: then drain, exit 4. Null: no cap.")
+    prices: PricesSection | None = Field(
+        None, description="prompt_per_million, completion_per_million, cached_prompt_per_million and currency. Null: no cost is counted."
+    )
     trust_env: bool = Field(False, description="Use the proxy variables of the environment.")
 
     def allowed_failures(self, planned: int) -> int:
@@ -328,6 +345,8 @@ class Config(_Section):
             raise ValueError("model.base_url: required; give an http:// or https:// URL ending in /v1, a list of them, or 'demo'")
         if self.environment.options and self.environment.kind in ENVIRONMENT_KINDS:
             raise ValueError("environment.options: give none: they are for a class of your own in environment.kind")
+        if self.execution.max_cost is not None and self.execution.prices is None:
+            raise ValueError("execution.max_cost: needs execution.prices: {prompt_per_million: .., completion_per_million: ..}")
         return self
 
 

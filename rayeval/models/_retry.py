@@ -60,10 +60,15 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
 
 
 class AttemptObserver(Protocol):
-    """Around each HTTP attempt: a limiter, a circuit. For each ``before`` that returned, ``after`` comes once."""
+    """Around each HTTP attempt: a limiter, a circuit. For each ``before`` that returned, or was spared by ``ready``, ``after`` comes
+    once."""
 
     def route(self, endpoint: str) -> str:
         """The endpoint to use for the next attempt: the one that was asked for, or another one that answers."""
+        ...
+
+    def ready(self, endpoint: str) -> bool:
+        """Whether ``before`` would do nothing but return: then it is not called, nor a deadline set up around it."""
         ...
 
     async def before(self, endpoint: str) -> None:

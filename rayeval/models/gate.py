@@ -81,6 +81,11 @@ class EndpointGate:
             return endpoint
         return next((other for other, state in self._endpoints.items() if state.open_since is None), endpoint)
 
+    def ready(self, endpoint: str) -> bool:
+        """Whether nothing stands in the way of a call."""
+        state = self._of(endpoint)
+        return state.open_since is None and endpoint not in self._limiters and state.not_before <= self._clock()
+
     async def before(self, endpoint: str) -> None:
         """Wait until the circuit is closed, no shared pause runs and the limiter gives leave."""
         state = self._of(endpoint)

@@ -186,12 +186,14 @@ class OpenAIChat:
         retries: list[ModelRetry] = []
         said = "none was made"
         while True:
+            waits = False
             if self._observer is not None:
                 target = self._observer.route(target)
-            if self._observer is not None and not await _leave(self._observer, target, request.deadline):
-                self._out_of_time(target, retries, said)
+                waits = not self._observer.ready(target)
+                if waits and not await _leave(self._observer, target, request.deadline):
+                    self._out_of_time(target, retries, said)
             left_s = request.deadline - time.monotonic()
-            if left_s <= 0 and self._observer is None:
+            if left_s <= 0 and not waits:
                 self._out_of_time(target, retries, said)
             attempt = await self._attempt(target, body, max(0.0, min(self._timeout_s, left_s)))
             response = attempt.response

@@ -68,3 +68,21 @@ def test_the_watch_ends_when_told() -> None:
     assert fresh._thread is not None
     fresh._thread.join(10.0)
     assert not fresh._thread.is_alive()
+
+
+def test_an_orphan_may_not_act_even_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = Freshness(3600.0)
+    fresh.watch(lambda reason: None, exit_process=False, watch_parent=True)
+    fresh.check()
+    monkeypatch.setattr("os.getppid", lambda: 1_000_000)
+    with pytest.raises(FencedError, match="parent process is gone"):
+        fresh.check()
+    fresh.stop()
+
+
+def test_a_revoked_right_stays_gone() -> None:
+    fresh = Freshness(3600.0)
+    fresh.revoke("it was declared dead")
+    fresh.renew()
+    with pytest.raises(FencedError, match="declared dead"):
+        fresh.check()

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,7 +182,9 @@ def test_a_ticket_ends_once(plan: Plan) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["take", "complete", "fail", "final", "lose", "server", "back", "out", "tick"]), st.integers(0, 30))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["take", "complete", "fail", "final", "lose", "server", "back", "out", "tick"]), st.integers(0, 30)))
+)
 def test_every_job_is_in_one_state_and_ends_once(plan: Plan, moves: list[tuple[str, int]]) -> None:
     clock = Clock()
     queue = queue_of(plan, clock, index=index(completed=ids(plan, 0)), quarantined=ids(plan, 1))

@@ -126,13 +126,14 @@ def make_foreign_run(path: Path, traces, tasks=(0, 1, 2)) -> RunDirectory:
 
 
 def write_traces(run_dir: RunDirectory, traces, tail, receipts):
-    data, rows = b"", []
+    lines, rows, offset = [], [], 0
     for trace in traces:
         line = trace if isinstance(trace, bytes) else orjson.dumps(trace) + b"\n"
         if not isinstance(trace, bytes):
             row = {k: trace[k] for k in ("episode_id", "status")} | {"attempt": trace.get("attempt", 1)}
-            rows.append({**row, "offset": len(data), "length": len(line), "crc32": zlib.crc32(line)})
-        data += line
-    run_dir.traces.write_bytes(data + tail)
+            rows.append({**row, "offset": offset, "length": len(line), "crc32": zlib.crc32(line)})
+        lines.append(line)
+        offset += len(line)
+    run_dir.traces.write_bytes(b"".join(lines) + tail)
     if receipts:
         run_dir.receipts.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))

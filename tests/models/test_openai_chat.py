@@ -384,6 +384,12 @@ class Watch:
         self.seen: list[tuple[Any, ...]] = []
         self.patience_s = patience_s
 
+    def route(self, endpoint: str) -> str:
+        return endpoint
+
+    def ready(self, endpoint: str) -> bool:
+        return False
+
     async def before(self, endpoint: str) -> None:
         await asyncio.sleep(self.patience_s)
         self.seen.append(("before", endpoint))
