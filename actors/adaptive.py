@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_EPISODES = 4096
 EPISODES_PER_ACTOR = 256
+MIN_EPISODES = 8
 EVERY_S = 1.0
 _WAITING_SHARE = 0.25
 _STILL_S = 0.05
@@ -48,12 +49,12 @@ class Adaptive:
         self._next = now + EVERY_S
         alive = [m for m in pool.members.values() if m.alive and not m.suspect and m.last is not None]
         loads = [load for m in alive if m.last for load in m.last.limits.values()]
-        if not loads:
-            return
+        if not loads or pool.dispatch.all_out() or any(m.last.pauses for m in alive if m.last):
+            return  # calls that wait for an endpoint to come back say nothing of what it bears
         in_flight = sum(m.last.in_flight for m in alive if m.last)
         admitted = sum(pool.dealer.admission.values())
         wanted = episodes_wanted(loads, in_flight)
-        bounded = max(1, min(wanted, admitted, self._per_actor * len(alive), self._most))
+        bounded = max(1, min(wanted, admitted, self._per_actor * len(alive), self._most, 2 * max(pool.slots, MIN_EPISODES)))
         if abs(bounded - pool.slots) > max(1.0, _STILL_S * pool.slots):
             pool.set_slots(bounded)
         self._weigh(pool)

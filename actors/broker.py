@@ -52,6 +52,7 @@ _ASLEEP_S = 3.0
 _RETRY_S = 10.0
 _GIVE_UP_S = 600.0
 _CLOSE_S = 20.0
+_ENDED = "has ended"
 MODEL = "model:"
 """Prefix of a resource that is a model endpoint; others are environment servers."""
 
@@ -234,7 +235,7 @@ class SlotBroker:
         self._shares.report(report.run_id, applied, wants=report.wants, taken=report.taken, slots=report.slots)
         answer = Answer(self.incarnation, settled=now >= self._settled_at, others=self._held_by_others(report.run_id))
         if report.leaving:
-            self._lapse(report.run_id, run, "has ended")
+            self._lapse(report.run_id, run, _ENDED)
             answer.quotas = {}
             return answer
         run.answers += 1
@@ -273,7 +274,7 @@ class SlotBroker:
     def _lapse(self, run_id: str, run: RunRecord, why: str) -> None:
         run.state, run.lapsed_at = RunState.LAPSED, self._clock()
         self._shares.freeze(run_id)
-        if why == "has ended" and not run.held:
+        if why == _ENDED and not run.held:
             self._forget(run_id, run)
             return
         task = asyncio.create_task(self._release(run_id, run, why))
@@ -287,31 +288,35 @@ class SlotBroker:
 
     async def _release(self, run_id: str, run: RunRecord, why: str) -> None:
         """Release what a lapsed run held; its slots are free as far as that goes. Tried again until ``_GIVE_UP_S``."""
-        held = list(run.held.values())
+        held = kept = list(run.held.values())
         reported = sum(run.resetting.values())
-        kept = held
+        orderly = why == _ENDED
         try:
             environment = self._build(run.spec)
         except Exception as error:  # a user's class that cannot be made here: its slots stay as the servers have them
             self._note(f"run {run.spec.name} {why}: its {len(held)} leases cannot be released here ({type(error).__name__}: {error})")
             self._forget(run_id, run)
             return
+
+        def ended(lease: Lease) -> None:
+            run.held.pop((lease.server, lease.lease_id), None)
+
         try:
-            first = True
+            noted = False
             while True:
-                kept = await release_leases(environment, kept, lambda lease: run.held.pop((lease.server, lease.lease_id), None) and None)
+                kept = await release_leases(environment, kept, ended)
                 if self._runs.get(run_id) is not run:
                     return  # it came back and has said anew what it holds
                 self._shares.keep(run_id, Counter(lease.server for lease in kept))
-                if first:
-                    unnamed = max(reported, await self._unnamed(environment, run.spec.servers)) if why != "has ended" else 0
+                if not noted:
+                    noted = True
+                    unnamed = 0 if orderly else max(reported, await self._unnamed(environment, run.spec.servers))
                     self._note(
                         f"run {run.spec.name} {why}: {len(held) - len(kept)} of its {len(held)} leases were released"
-                        + (f"; up to {unnamed} leases of it cannot be named (a reset was under way)" if unnamed else "")
+                        + (f"; up to {unnamed} more cannot be named (a reset was under way or not yet reported)" if unnamed else "")
                     )
-                    first = False
                 if not kept or self._clock() - run.lapsed_at > _GIVE_UP_S:
-                    break
+                    return
                 await asyncio.sleep(_RETRY_S)
         finally:
             with contextlib.suppress(TimeoutError):

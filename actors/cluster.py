@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from typing import NamedTuple
 
+import psutil
 import ray
 
 from rayeval.exceptions import PlacementError
@@ -32,6 +34,8 @@ class Joined(NamedTuple):
     words: str
     ours: bool
     """Whether this process called ``ray.init`` here, so that it leaves again."""
+    private: bool = False
+    """Whether no other job can be in it."""
 
 
 def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Joined:
@@ -55,7 +59,7 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Jo
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",  # nothing of a local run listens beyond this machine
         )
-        return Joined(f"a local Ray of {cpus} CPUs", True)
+        return Joined(f"a local Ray of {cpus} CPUs", True, private=True)
     try:
         ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -66,6 +70,11 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Jo
 def free_cpus() -> int:
     """CPUs that actors may take."""
     return max(1, int(ray.available_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+
+
+def unclaimed_cpus() -> int:
+    """CPUs that nothing has taken; blocks until the cluster answers."""
+    return int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
 
 
 def import_paths() -> tuple[str, ...]:
@@ -82,3 +91,19 @@ def leave() -> None:
     """End this process's part in the cluster, and the cluster if it was started here."""
     if ray.is_initialized():
         ray.shutdown()
+
+
+def kill_local() -> None:
+    """SIGKILL the Ray that this process started, for an end at once. Left to themselves, its agents outlive it by a minute."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process().children():
+            if _is_rays(child):
+                for process in [*child.children(recursive=True), child]:
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
+
+
+def _is_rays(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(f"{os.sep}ray{os.sep}" in word for word in process.cmdline()[:4])
+    return False

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -54,7 +56,10 @@ class Dispatcher:
         self._phase, self._members = phase, members
         self._queue, self._ledger, self._dealer = queue, ledger, dealer
         self._endpoint_load: Counter[str] = Counter(dict.fromkeys(endpoints, 0))
+        self._endpoint_ceilings: dict[str, int] = {}
         self._pause_until: dict[str, float] = {}
+        self.endpoint_weights: dict[str, float] = {}
+        """How much each endpoint bears beside the others (adaptive concurrency); empty: all alike."""
 
     # ---- endpoints ----------------------------------------------------------------------------------------------------------------
 
@@ -66,6 +71,13 @@ class Dispatcher:
     def endpoint_freed(self, endpoint: str) -> None:
         """An episode of ``endpoint`` has ended."""
         self._endpoint_load[endpoint] -= 1
+
+    def set_ceiling(self, endpoint: str, episodes: int) -> None:
+        """Bound the episodes of this run at a model endpoint; those beyond a lowered bound go on to their ends."""
+        self._endpoint_ceilings[endpoint] = episodes
+
+    def _endpoint_room(self, endpoint: str) -> float:
+        return self._endpoint_ceilings.get(endpoint, math.inf) - self._endpoint_load[endpoint]
 
     def heard_pauses(self, pauses: Mapping[str, float]) -> None:
         """Pauses that an actor was asked for."""
@@ -89,9 +101,13 @@ class Dispatcher:
 
     def _next_endpoint(self) -> str:
         usable = [e for e in self._endpoint_load if not self.out(e)] or list(self._endpoint_load)
-        endpoint = min(usable, key=self._endpoint_load.__getitem__, default="")
+        usable = [e for e in usable if self._endpoint_room(e) >= 1] or usable
+        endpoint = min(usable, key=self._weighed_load, default="")
         self._endpoint_load[endpoint] += 1
         return endpoint
+
+    def _weighed_load(self, endpoint: str) -> float:
+        return (self._endpoint_load[endpoint] + 1) / max(1e-9, self.endpoint_weights.get(endpoint, 1.0))
 
     # ---- credit -------------------------------------------------------------------------------------------------------------------
 
@@ -104,12 +120,20 @@ class Dispatcher:
         phase = self._phase
         if phase.draining or phase.closing or phase.paused or member.state != MemberState.WORKING or self.all_out():
             return 0
+        room = self._room()
         if member.suspect:
-            return 0 if member.jobs else min(1, self._queue.suspects)
+            return 0 if member.jobs else min(1, self._queue.suspects, room)
         slots = self.fair_slots(member)
         extras = sum(max(1, m.slots // 8) for m in self._members.values() if m.alive)
         ahead = max(1, slots // 8) if slots and self._queue.ready() >= extras else 0
-        return max(0, slots + ahead - len(member.jobs))
+        return max(0, min(slots + ahead - len(member.jobs), room))
+
+    def _room(self) -> int:
+        """Episodes that the bounds of model endpoints still admit."""
+        if not self._endpoint_ceilings:
+            return sys.maxsize
+        room = sum(max(0.0, self._endpoint_room(e)) for e in self._endpoint_load if not self.out(e))
+        return sys.maxsize if room == math.inf else int(room)
 
     def _wanted(self) -> dict[str, int]:
         more = not self._phase.draining and self._queue.ready() > 0
@@ -159,6 +183,8 @@ class Dispatcher:
         pinned = self._ledger.pinned if member.told_pinned != self._ledger.pinned else None
         member.told_pinned = self._ledger.pinned
         slots, member.slots_wanted = member.slots_wanted, None
+        if phase.paused and slots is not None:
+            slots = 0
         pauses = self._pauses_for(member)
         now = time.monotonic()
         for endpoint, seconds in pauses.items():

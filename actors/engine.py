@@ -24,18 +24,24 @@ from urllib.parse import urlsplit
 import uvloop
 
 from actors import cluster, recovery
+from actors.adaptive import EPISODES_PER_ACTOR, Adaptive
+from actors.broker import RayBroker, RunSpec
+from actors.broker_client import BrokerClient
 from actors.dealing import Dealer
+from actors.governors import Governor
 from actors.handles import ActorHandle, LocalHandle, RayHandle
-from actors.ledger import Ledger
+from actors.ledger import Ledger, described
 from actors.messages import ActorSpec
 from actors.pool import PoolSettings, RolloutPool
 from actors.progress import Progress
 from actors.queue import JobQueue, JobState
+from actors.scaling import Scaling
 from rayeval.config import LoadedConfig
 from rayeval.demo import DemoServers, start_demo
 from rayeval.display import RunDisplay
 from rayeval.environments import Environment, load_environment
 from rayeval.exceptions import EndpointsOutError, InputError, RayevalError, RefusedError
+from rayeval.models.limiter import START
 from rayeval.plan import Plan, check_manifest, manifest_of, record_test_access
 from rayeval.schemas import EnvironmentIdentity, ExitCode, JsonObject
 from rayeval.store import (
@@ -53,7 +59,6 @@ from rayeval.summary import summarize_run
 
 RESETS_PER_S = 200.0
 """Resets a server may get in a second, over all actors."""
-EPISODES_PER_ACTOR = 256
 _STATUS_EVERY_S = 1.0
 _CONNECT_S = 5.0
 
@@ -105,6 +110,8 @@ class StopSignals:
         self._on_first: Callable[[signal.Signals], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: dict[int, Any] = {}
+        self.before_exit: Callable[[], None] = lambda: None
+        """Called when a second signal ends the process at once."""
 
     def install(self) -> None:
         """Take the signals, unless this is not the main thread (then whoever runs the thread owns them)."""
@@ -132,6 +139,7 @@ class StopSignals:
 
     def _handle(self, number: int, _frame: object = None) -> None:
         if self.received is not None:
+            self.before_exit()
             os._exit(128 + number)
         self.received = signal.Signals(number)
         if self._loop is not None and self._on_first is not None:
@@ -167,6 +175,9 @@ class _Engine:
         self._pinned = EnvironmentIdentity()
         self._unaccounted: dict[str, int] = {}
         self._notes: list[str] = []
+        self._shared = False
+        """Whether other jobs may be on the same cluster."""
+        self._broker: BrokerClient | None = None
 
     def __enter__(self) -> _Engine:
         return self
@@ -239,12 +250,33 @@ class _Engine:
             joined = cluster.join(self._request.address, actors)
             if joined.ours:
                 self._stack.callback(cluster.leave)
+                self._signals.before_exit = cluster.kill_local
             self._note("debug", f"on {joined.words}")
+            self._shared = not joined.private
             actors = self._actor_count(cluster.free_cpus())
             self._signals.install()
         loop_factory = None if os.environ.get("RAYEVAL_LOOP") == "asyncio" else uvloop.new_event_loop
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(self._drive(queue, index, servers, endpoints, actors))
+
+    def _broker_client(self, slots: dict[str, int], servers: tuple[str, ...], endpoints: tuple[str, ...]) -> BrokerClient | None:
+        """This run's side of the slot broker; None where there is nobody to share with."""
+        execution = self._config.execution
+        if not execution.broker:
+            return None
+        if not self._shared:
+            self._note("info", "execution.broker has no effect: no other job can be on this run's own Ray (give --address)")
+            return None
+        spec = RunSpec(
+            name=self._run_dir.name,
+            weight=execution.broker_weight,
+            fence_s=execution.fence_s,
+            config=self._config.model_dump(mode="json"),
+            persona=self._plan.persona,
+            servers=servers,
+            sys_path=cluster.import_paths(),
+        )
+        return BrokerClient(RayBroker(), spec, slots, dict.fromkeys(endpoints, execution.model_slots) if execution.model_slots else {})
 
     def _check(self, manifest: JsonObject) -> None:
         check_manifest(self._run_dir.read_manifest(), manifest, self._request.same_weights)
@@ -263,9 +295,23 @@ class _Engine:
     def _actor_count(self, free_cpus: int | None = None) -> int:
         execution = self._config.execution
         if execution.actors != "auto":
-            return min(int(execution.actors), execution.concurrency)
-        wanted = -(-execution.concurrency // EPISODES_PER_ACTOR)
+            return int(execution.actors) if execution.concurrency == "auto" else min(int(execution.actors), execution.concurrency)
+        wanted = 1 if execution.concurrency == "auto" else -(-execution.concurrency // EPISODES_PER_ACTOR)
         return max(1, min(wanted, free_cpus if free_cpus is not None else wanted))
+
+    def _first_slots(self, actors: int, endpoints: int) -> int:
+        concurrency = self._config.execution.concurrency
+        return 2 * START * actors * max(1, endpoints) if concurrency == "auto" else concurrency
+
+    def _governors(self) -> list[Governor]:
+        execution = self._config.execution
+        adaptive = execution.concurrency == "auto"
+        chosen: list[Governor] = [] if self._broker is None else [self._broker]
+        if adaptive:
+            chosen.append(Adaptive())
+        if execution.actors == "auto" and not self._request.show:
+            chosen.append(Scaling(cluster.unclaimed_cpus, per_actor=EPISODES_PER_ACTOR if adaptive else None))
+        return chosen
 
     # ---- episodes -----------------------------------------------------------------------------------------------------------------
 
@@ -282,7 +328,9 @@ class _Engine:
         status: asyncio.Task[None] | None = None
         try:
             await self._clear_before(environment, journal)
-            admission = {c.server: max(0, min(c.slots, c.free)) for c in self._agreeing(await recovery.capacities(environment))}
+            agreeing = list(self._agreeing(await recovery.capacities(environment)))
+            admission = {c.server: max(0, min(c.slots, c.free)) for c in agreeing}
+            self._broker = self._broker_client({c.server: c.slots for c in agreeing}, servers, endpoints)
             log = TraceLog(self._run_dir, self._lock, execution.fsync)
             provenance: JsonObject = {"plan_fingerprint": self._plan.fingerprint}
 
@@ -327,7 +375,7 @@ class _Engine:
             pool = RolloutPool(
                 PoolSettings(
                     actors=actors,
-                    slots=execution.concurrency,
+                    slots=self._first_slots(actors, len(endpoints)),
                     fence_s=execution.fence_s,
                     grace_s=execution.grace_s,
                     stall_timeout_s=execution.stall_timeout_s,
@@ -343,11 +391,20 @@ class _Engine:
                 make_spec=make_spec,
                 spawn=spawn,
                 note=self._note,
+                governors=self._governors(),
             )
+            for endpoint in endpoints if execution.model_slots else ():
+                pool.dispatch.set_ceiling(endpoint, execution.model_slots or 0)
+            if self._broker is not None:
+                self._broker.attach(pool)
             self._signals.listen(loop, lambda number: pool.drain(f"{number.name} was received", ExitCode(128 + number)))
             self._progress.attach(pool, ledger)
             status = asyncio.create_task(self._report())
-            await pool.run()
+            try:
+                await pool.run()
+            finally:
+                if self._broker is not None:
+                    await self._broker.aclose(pool)
             status.cancel()
             if isinstance(pool.error, InputError):
                 raise pool.error
@@ -381,7 +438,8 @@ class _Engine:
             if self._exclusive:
                 await recovery.clear_exclusive(environment, self._note)
             else:
-                self._unaccounted = await recovery.unaccounted(environment, Counter())
+                others = self._broker.others if self._broker is not None else {}
+                self._unaccounted = await recovery.unaccounted(environment, Counter(others))
         except EndpointsOutError as error:
             self._note("warning", f"leases could not be counted at the end: {error}")
 
@@ -409,9 +467,16 @@ class _Engine:
             raise RefusedError(f"environment: no server is of the version the run began with ({said}); give another experiment.name")
 
     async def _report(self) -> None:
+        """Tell the status each second. A status that cannot be told is a defect, and yet no reason to end the run."""
+        told = False
         while True:
             await asyncio.sleep(_STATUS_EVERY_S)
-            self._tell_status("running")
+            try:
+                self._tell_status("running")
+            except Exception as error:
+                if not told:
+                    self._note("error", f"the status could not be told: {described(error)}")
+                told = True
 
     def _tell_status(self, state: str) -> None:
         current = self._progress.status(state)

@@ -6,6 +6,7 @@ Shipped here: ``Admission`` (how many slots of each server are this run's, and s
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from actors.pool import RolloutPool
 
 ASK_EVERY_S = 10.0
+_REPORT_LAG_S = 0.3
+"""A lease that a server counts is known here so much later, or is ours no more."""
 
 
 class Governor(Protocol):
@@ -38,7 +41,14 @@ class Admission:
         self._observed = dict(observed)
         self._ceilings: dict[str, int] = {}
         self._refused: set[str] = set()
+        self.slots: dict[str, int] = {}
+        """All slots of each server that was looked at again."""
         self._asked_at = self._answered_at = time.monotonic()
+
+    @property
+    def refused(self) -> set[str]:
+        """Servers that get no more work."""
+        return self._refused
 
     def answered(self) -> None:
         """A reset was answered, or an episode ended."""
@@ -68,8 +78,7 @@ class Admission:
         waiting = nothing_admitted or pool.resetting() > 0
         short = pool.queue.waiting > 0 and sum(admission.values()) < pool.slots
         if (waiting or short) and now - self._asked_at > ASK_EVERY_S:
-            self._asked_at = now
-            pool.start(self._ask(pool), "admission")
+            self.ask(pool, now)
         if not waiting or pool.phase.paused:
             self._answered_at = now
         elif now - self._answered_at > pool.settings.stall_timeout_s and not pool.phase.draining:
@@ -77,14 +86,22 @@ class Admission:
             waited = f"no reset was answered for {pool.settings.stall_timeout_s:g} s"
             pool.drain(f"{waited}: {full} is full or stuck", ExitCode.STOPPED, grace_s=0.0)
 
+    def ask(self, pool: RolloutPool, now: float) -> None:
+        """Look at the servers' free slots now."""
+        self._asked_at = now
+        pool.start(self._ask(pool), "admission")
+
     async def _ask(self, pool: RolloutPool) -> None:
+        before = set(pool.held())
         capacities = await living_capacities(pool.environment, self._observed)
-        held = Counter(lease.server for lease in pool.held())
+        await asyncio.sleep(_REPORT_LAG_S)
+        held = Counter(lease.server for lease in before | set(pool.held()))
         for server, slots, free, _ in capacities:
+            self.slots[server] = slots
             admission = max(0, min(slots, free + held[server]))
             if admission != self._observed.get(server):
                 self._observed[server] = admission
-                if server not in self._refused:
+                if server not in self._refused and server not in self._ceilings:
                     pool.note("info", f"environment {server}: {admission} of {slots} slots are open to this run")
         self._apply(pool)
 

@@ -19,6 +19,7 @@ from ray.exceptions import (
     ObjectLostError,
     RayActorError,
     RayError,
+    RaySystemError,
     RayTaskError,
 )
 
@@ -112,7 +113,8 @@ class RayHandle:
     async def exchange(self, order: Order) -> Reply:
         try:
             reply = await self._actor.exchange.remote(order)
-        except RayTaskError as error:
+        except (RayTaskError, RaySystemError) as error:
+            # a system error here is a reply that cannot be read: driver and actor are not of one version
             raise ActorFaultError(str(error)) from error
         except ObjectLostError as error:
             raise ReplyGoneError(_one_line(error)) from error

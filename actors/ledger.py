@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from actors.queue import JobQueue, Ticket
+from rayeval.costs import PRICED
 from rayeval.schemas import (
     TRACE_SCHEMA,
     EnvironmentIdentity,
@@ -77,11 +78,14 @@ class Ledger:
         self.reward_n = 0
         self.totals: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
+        self.on_counted: list[Callable[[FinishedTrace], None]] = []
+        """Called for each trace once it is durable."""
 
     def commit(self, results: Sequence[tuple[Ticket, FinishedTrace]]) -> None:
         """Hand a batch of finished attempts to the log."""
         if self.fatal is not None:
             self.late += len(results)
+            self._unwritten(ticket for ticket, _ in results)
             return
         traces: list[FinishedTrace] = []
         final_failures: list[str] = []
@@ -98,6 +102,8 @@ class Ledger:
 
     def commit_lost(self, tickets: Sequence[Ticket], cause: str) -> None:
         """Write a line for each attempt that was lost with its actor."""
+        if self.fatal is not None:
+            self._unwritten(tickets)
         if self.fatal is not None or not tickets:
             return
         traces: list[FinishedTrace] = []
@@ -112,12 +118,18 @@ class Ledger:
     def commit_quarantined(self, ticket: Ticket, cause: str) -> None:
         """Write the line that puts a job into quarantine."""
         if self.fatal is not None:
+            self._unwritten([ticket])
             return
         self.lost += 1
         self._queue.quarantine(ticket)
         message = f"killed an actor that ran nothing else: {cause}"
         trace = self._failed_line(ticket, "lost", ErrorKind.QUARANTINED, "Quarantined", message, retryable=False)
         self._hand_over([trace], [ErrorKind.QUARANTINED])
+
+    def _unwritten(self, tickets: Iterable[Ticket]) -> None:
+        """Attempts that ended after the log had: no line tells of them, so their jobs wait as if they had never been out."""
+        for ticket in tickets:
+            self._queue.give_back(ticket)
 
     def _again(self, ticket: Ticket, trace: FinishedTrace) -> bool:
         """-> whether the job is tried again. A server that went away is nobody's attempt."""
@@ -158,7 +170,7 @@ class Ledger:
                 self._count(trace)
             for kind in final_failures:
                 self.failed += 1
-                self.failures[kind] += 1
+                self.failures[str(kind)] += 1
                 self._on_final_failure(kind)
 
         future.add_done_callback(durable)
@@ -167,9 +179,14 @@ class Ledger:
         figures = trace.figures
         for name in ("steps", "actions", "invalid_actions", "protocol_errors"):
             self.totals[name] += int(figures.get(name) or 0)
-        self.totals["tokens"] += int((figures.get("tokens") or {}).get("total_tokens") or 0)
+        tokens = figures.get("tokens") or {}
+        self.totals["tokens"] += int(tokens.get("total_tokens") or 0)
+        for name in PRICED:
+            self.totals[name] += int(tokens.get(name, figures.get(name)) or 0)
         for cause, n in (figures.get("model_retries") or {}).items():
             self.totals[f"model_retry.{cause}"] += n
+        for counted in self.on_counted:
+            counted(trace)
         if trace.status == EpisodeStatus.COMPLETED:
             self.done += 1
             reward = figures.get("reward")

@@ -53,6 +53,8 @@ class Member:
     told_pinned: EnvironmentIdentity | None = None
     suspect: bool = False
     """Runs one suspect job at a time and nothing else."""
+    extra: bool = False
+    """Added to a run that can go on without it."""
     slots_wanted: int | None = None
     """New number of slots to tell it of."""
     slots_now: int | None = None

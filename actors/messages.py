@@ -126,6 +126,10 @@ class Reply:
     """Model endpoints and environment servers that do not answer: since how many seconds."""
     pauses: dict[str, float] = field(default_factory=dict)
     """Seconds left of pauses that model endpoints asked for."""
+    limits: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """With adaptive concurrency, for each model endpoint: (limit, calls in flight, calls that wait for leave)."""
+    cpu_share: float | None = None
+    """Of a core, used by the actor's work loop over the last second or longer; None: not measured yet."""
     lag_s: float = 0.0
     """Largest delay of the actor's loop since the last reply, in seconds."""
     missed: list[Reply] = field(default_factory=list)

@@ -30,7 +30,7 @@ from actors.health import SILENT_S, SLOW_S, HealthThread
 from actors.ledger import Ledger, described
 from actors.member import Member, MemberState
 from actors.messages import ActorSpec, Order, Reply
-from actors.queue import JobQueue
+from actors.queue import JobQueue, Ticket
 from rayeval.environments import Environment
 from rayeval.exceptions import PlacementError, RayevalError, StoreWriteError
 from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
@@ -38,6 +38,8 @@ from rayeval.store import LeaseJournal
 
 _TICK_S = 0.25
 _STOP_S = 30.0
+MIN_DEATHS_IN_VAIN = 9
+"""Actors that may die in a row without one episode ending; a job that kills its actor takes at most three of them."""
 _ALIVE = (MemberState.WORKING, MemberState.SLOW)
 _EXCHANGE_SLACK_S = 60.0
 FIRST_DISPATCH = "the first jobs are on their way"
@@ -103,6 +105,7 @@ class RolloutPool:
         """Why the run was drained; None while it was not."""
         self.exit_code: ExitCode | None = None
         self.replaced = 0
+        self._deaths_in_vain = 0
         self.peak_held = 0
 
     # ---- what the engine calls ----------------------------------------------------------------------------------------------------
@@ -148,6 +151,9 @@ class RolloutPool:
         """Start nothing new until told otherwise; what runs goes on."""
         if self.phase.paused != paused:
             self.phase.paused = paused
+            for member in self.members.values():
+                if member.state in (MemberState.STARTING, *_ALIVE):
+                    member.slots_wanted = member.slots  # none while paused: what an actor has queued does not start either
             self.note("info", "paused: nothing new starts" if paused else "resumed")
             self.nudge_all()
 
@@ -161,13 +167,23 @@ class RolloutPool:
             self.dealer.resize(member.actor_id, member.slots_now)
         self.nudge_all()
 
+    def _share_anew(self) -> None:
+        """A new actor begins with the slots of the one before it, which may have been changed for all since."""
+        if self.slots != self.settings.slots or any(m.extra for m in self.members.values()):
+            self.set_slots(self.slots)
+
+    def add_actor(self) -> str:
+        """Bear one more actor, of one slot: deal the slots anew (``set_slots``) once it works. -> its id."""
+        return self._bear(1, extra=True)
+
     def cancel(self, episode_ids: Collection[str]) -> int:
         """Cancel episodes, running or waiting: they are not run again in this invocation. -> how many it found."""
         found = 0
         for episode_id in episode_ids:
-            holder = next((m for m in self.members.values() if m.alive and episode_id in m.jobs), None)
+            holder = next((m for m in self.members.values() if episode_id in m.jobs), None)
             if holder is not None:
-                holder.cancel_wanted.add(episode_id)
+                if holder.alive:
+                    holder.cancel_wanted.add(episode_id)
                 self._left_out.add(episode_id)
                 found += 1
             elif self.queue.leave_out(episode_id):
@@ -267,14 +283,15 @@ class RolloutPool:
 
     # ---- one actor ----------------------------------------------------------------------------------------------------------------
 
-    def _bear(self, slots: int, suspect: bool = False) -> None:
+    def _bear(self, slots: int, suspect: bool = False, extra: bool = False) -> str:
         self._born += 1
         spec = self._make_spec(f"actor-{self._born:03d}", slots)
         actor_id = spec.actor_id  # the maker adds the driver's epoch: ids are unique over the life of the run
-        member = Member(spec, self._spawn(spec), suspect=suspect)
+        member = Member(spec, self._spawn(spec), suspect=suspect, extra=extra)
         self.members[actor_id] = member
         self.dealer.join(actor_id, slots)
         self.start(self._live(member), actor_id)
+        return actor_id
 
     async def _live(self, member: Member) -> None:
         """From placement to the last reply."""
@@ -287,8 +304,9 @@ class RolloutPool:
             if isinstance(error, ActorFaultError):
                 self._count_fault(error)
             self._end_unplaced(member, error)
-            if not self.phase.draining and self._faults < 2:
+            if not self.phase.draining and self._faults < 2 and not member.extra:
                 self._bear(member.spec.slots)
+                self._share_anew()
             return
         info = member.info
         if info.slots < member.spec.slots:
@@ -310,7 +328,7 @@ class RolloutPool:
     def _end_unplaced(self, member: Member, error: Exception) -> None:
         member.state = MemberState.ENDED
         self.dealer.leave(member.actor_id)
-        self._unplaced += 1
+        self._unplaced += not member.extra
         self.note("warning", str(error))
         if self._unplaced > self.settings.actors or not any(
             m.alive or m.state in (MemberState.STARTING, MemberState.DEAD) for m in self.members.values()
@@ -402,9 +420,17 @@ class RolloutPool:
         member.last = reply
         if results:
             self.admission.answered()
+            self._deaths_in_vain = 0
             self.ledger.commit(results)
+            self._leave_out([ticket for ticket, _ in results])
         if self.queue.over or self.phase.draining:
             self._changed.set()
+
+    def _leave_out(self, tickets: Sequence[Ticket]) -> None:
+        """A cancelled episode that failed or was lost before it could be stopped would wait for its next attempt."""
+        for ticket in tickets:
+            if ticket.job.episode_id in self._left_out:
+                self.queue.leave_out(ticket.job.episode_id)
 
     def _take_leases(self, member: Member, reply: Reply) -> None:
         for event, server, env_idx, lease_id in reply.leases:
@@ -431,6 +457,10 @@ class RolloutPool:
         if not member.alive:
             return
         member.state = MemberState.DEAD
+        self._deaths_in_vain += 1
+        if self._deaths_in_vain > max(MIN_DEATHS_IN_VAIN, 3 * self.settings.actors) and not self.phase.draining:
+            text = f"{self._deaths_in_vain} actors died one after the other and no episode ended between them; the last one: {cause}"
+            self.drain(text, ExitCode.STOPPED, grace_s=0.0)
         self._health.forget(member.actor_id)
         member.handle.kill()
         member.nudge.set()
@@ -471,9 +501,11 @@ class RolloutPool:
             self.ledger.commit_quarantined(tickets[0], cause)
         else:
             self.ledger.commit_lost(tickets, cause)
+        self._leave_out(tickets)
         if not member.suspect and self.queue.waiting and not self.phase.draining and not self.phase.closing:
             self.replaced += 1
             self._bear(member.spec.slots)
+            self._share_anew()
         self.nudge_all()
 
     async def _retire(self, member: Member) -> None:

@@ -40,7 +40,7 @@ class JobState(IntEnum):
     REUSED = 4
     """Completed by an earlier invocation."""
     LEFT_OUT = 5
-    """Not part of this invocation (``--retry-failed`` runs only the failed ones; quarantined ones)."""
+    """Not part of this invocation (``--retry-failed`` runs only the failed ones; quarantined ones; cancelled by request)."""
 
 
 class Ticket(NamedTuple):
@@ -76,6 +76,8 @@ class JobQueue:
         self._killed: dict[int, int] = {}
         self._suspects: deque[int] = deque()
         self.counts = dict.fromkeys(JobState, 0)
+        self.cancelled = 0
+        """Jobs left out by request since the start."""
         self.retries_given = 0
         for episode_id in index.completed:
             place = plan.index_of(episode_id)
@@ -147,12 +149,14 @@ class JobQueue:
         if place is None or self._state[place] != JobState.WAITING:
             return False
         self._move(place, JobState.WAITING, JobState.LEFT_OUT)
+        self.cancelled += 1
         return True
 
     def leave_out_ticket(self, ticket: Ticket) -> None:
         """Drop a dispatched job that was cancelled by request."""
         self._last_attempt[ticket.place] = ticket.attempt - 1
         self._move(ticket.place, JobState.OUT, JobState.LEFT_OUT)
+        self.cancelled += 1
 
     def next_retry_in(self) -> float | None:
         """Seconds until the earliest retry matures; None when none waits."""

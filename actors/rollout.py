@@ -22,6 +22,7 @@ import resource
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,7 @@ from rayeval.environments.base import EnvironmentEpisode
 from rayeval.exceptions import FencedError
 from rayeval.models import ChatModel, load_model
 from rayeval.models.gate import EndpointGate, http_probe
+from rayeval.models.limiter import AdaptiveLimiter
 from rayeval.prompts import PromptBuilder
 from rayeval.runtime import AgentRuntime, RuntimeSettings
 from rayeval.schemas import ErrorKind, JsonObject, Lease
@@ -81,6 +83,28 @@ class ResetPacer:
     def answered(self, server: str) -> None:
         """A reset was answered, or nobody waits for it any more."""
         self._unanswered[server] -= 1
+
+
+class CpuMeter:
+    """CPU of the thread that asks, as a share of a core, over at least ``every_s``."""
+
+    def __init__(
+        self, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic, cpu: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._every_s, self._clock, self._cpu = every_s, clock, cpu
+        self._mark: tuple[float, float] | None = None
+        self._share: float | None = None
+
+    def share(self) -> float | None:
+        """The newest figure; None before the first."""
+        now = self._clock()
+        if self._mark is None:
+            self._mark = (now, self._cpu())
+        elif now - self._mark[0] >= self._every_s:
+            used = self._cpu()
+            self._share = (used - self._mark[1]) / (now - self._mark[0])
+            self._mark = (now, used)
+        return self._share
 
 
 class _Unopened:
@@ -129,6 +153,7 @@ class RolloutActor:
         self._next_look = self._tick + _LOOK_EVERY_S
         self._started: dict[str, float] = {}
         self._lag_s = 0.0
+        self._cpu = CpuMeter()
         self._give_back = False
         self._stopping = False
 
@@ -141,11 +166,13 @@ class RolloutActor:
             # a collection walks every live conversation; young garbage is freed by counting anyway
             gc.collect()
             gc.freeze()
-            gc.set_threshold(50_000, 25, 50)
+            gc.set_threshold(100_000, 20, 50)
         self._slots = min(self._slots, _slots_for_files())
         config = Config.model_validate(self._spec.config)
         self._transport = AiohttpTransport(trust_env=config.execution.trust_env)
-        self._gate = EndpointGate(self._spec.endpoints, http_probe(self._transport))
+        adaptive = config.execution.concurrency == "auto"
+        limiters = {endpoint: AdaptiveLimiter() for endpoint in self._spec.endpoints} if adaptive else None
+        self._gate = EndpointGate(self._spec.endpoints, http_probe(self._transport), limiters)
         self._model: ChatModel = load_model(config, self._spec.endpoints, self._transport, self._gate)
         self._environment: Environment = load_environment(config, self._spec.persona, self._spec.servers)
         self._servers = ServerWatch(self._environment, self._fill)
@@ -356,6 +383,8 @@ class RolloutActor:
         reply.queued = len(self._queue)
         reply.out = self._servers.out() | self._gate.open_circuits()
         reply.pauses = self._gate.pauses()
+        reply.limits = self._gate.loads()
+        reply.cpu_share = self._cpu.share()
         reply.lag_s, self._lag_s = self._lag_s, 0.0
         reply.missed = missed
         return reply

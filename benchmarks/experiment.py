@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ def write_experiment(directory: Path, servers: Servers, *, episodes: int, concur
         "tasks": {"split_file": "split.json", "split": "bench", "repeats": -(-episodes // tasks)},
         "environment": {"kind": "shopsimulator", "base_url": servers.shop},
         "prompt": {"system_prompt_file": "system.txt"},
-        "model": {"provider": "openai_chat", "name": "mock", "base_url": servers.model, "temperature": 0.6, "top_p": 1.0, "max_tokens": 4096},
+        "model": {
+            "provider": "openai_chat",
+            "name": "scripted",
+            "base_url": servers.model,
+            "temperature": 0.6,
+            "top_p": 1.0,
+            "max_tokens": 4096,
+        },
         "execution": {"concurrency": concurrency, "actors": 1, **execution},
     }
     path = directory / "config.yaml"
@@ -49,7 +57,7 @@ def in_fresh_process(module: str, *arguments: object) -> dict[str, Any]:
     return said
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Columns as wide as they need."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

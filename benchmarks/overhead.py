@@ -60,17 +60,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def _per_step(pairs: list[dict[str, Any]], side: str, figure: str) -> float:
     """Median in milliseconds."""
-    return statistics.median(pair[side][figure] / pair[side]["steps"] for pair in pairs) * 1e3
+    per_step: list[float] = [pair[side][figure] / pair[side]["steps"] for pair in pairs]
+    return 1e3 * statistics.median(per_step)
 
 
 def show(result: dict[str, Any]) -> str:
-    rows = [("overhead", "engine", "floor", "ratio", "limit")]
-    rows.append(_row("CPU ms a step", result, "cpu", CPU_LIMIT))
-    rows.append(_row("wall ms a step", result, "wall", WALL_LIMIT))
+    rows = [
+        ("overhead", "engine", "floor", "ratio", "limit"),
+        _row("CPU ms a step", result, "cpu", CPU_LIMIT),
+        _row("wall ms a step", result, "wall", WALL_LIMIT),
+    ]
     notes = []
     for n, pair in enumerate(result["pairs"], 1):
         engine, floor = pair["engine"], pair["floor"]
-        share = ", ".join(f"{name} {used:.2f}" for name, used in sorted(engine["cpu_by_process"].items(), key=lambda x: -x[1]) if used >= 0.01)
+        share = ", ".join(
+            f"{name} {used:.2f}" for name, used in sorted(engine["cpu_by_process"].items(), key=lambda x: -x[1]) if used >= 0.01
+        )
         notes.append(
             f"pair {n}: load {pair['load']:.1f}, {engine['steps']} steps, CPU {engine['cpu_s']:.2f} s ({share}) / {floor['cpu_s']:.2f} s, "
             f"wall {engine['wall_s']:.2f} / {floor['wall_s']:.2f} s"

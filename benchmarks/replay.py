@@ -81,7 +81,9 @@ def _client(model: dict[str, Any]) -> OpenAIChat:
     """The run's own client, for its ``request_body``; it sends nothing here."""
     key = json.dumps({"model": model["model"], **model["sampling"]}, sort_keys=True)
     if key not in _clients:
-        _clients[key] = OpenAIChat(name=model["model"], endpoints=("http://nowhere",), transport=FakeTransport(_silent), **model["sampling"])
+        _clients[key] = OpenAIChat(
+            name=model["model"], endpoints=("http://nowhere",), transport=FakeTransport(_silent), **model["sampling"]
+        )
     return _clients[key]
 
 

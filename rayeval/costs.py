@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,22 @@ def prices_of_run(run_dir: RunDirectory) -> Prices | None:
         return prices_from(section) if isinstance(section, dict) else None
     except TypeError:  # written by another version
         return None
+
+
+def tokens_spent(run_dir: RunDirectory) -> Counter[str]:
+    """Tokens of every attempt in a run's traces: those of ``PRICED``, and all of them as ``tokens``. Reads the whole file."""
+    import orjson
+
+    from rayeval.store.reading import TraceScanner
+    from rayeval.summary import figures_of
+
+    spent: Counter[str] = Counter()
+    for line in TraceScanner(run_dir.traces, run_dir.receipts):
+        figures = figures_of(orjson.loads(line.raw))
+        spent["tokens"] += figures["tokens"]["total_tokens"]
+        spent.update({name: figures["tokens"].get(name, 0) for name in PRICED})
+        spent["cached_tokens"] += figures["cached_tokens"]
+    return spent
 
 
 def money(amount: float, currency: str) -> str:

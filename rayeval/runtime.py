@@ -119,6 +119,7 @@ class AgentRuntime:
             **provenance,
         }
         self._closing: set[asyncio.Task[None]] = set()
+        self._placed: dict[tuple[str | None, str], tuple[JsonObject, JsonObject]] = {}
 
     async def run(
         self,

@@ -59,20 +59,22 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
         models.append(model)
         if step.get("protocol_error"):
             protocol_errors += 1
-        if step.get("policy_failure"):
-            policy_failures[str(_object(step["policy_failure"]).get("code"))] += 1
+        if failure := step.get("policy_failure"):
+            policy_failures[str(_object(failure).get("code"))] += 1
         if step.get("resampled"):
             resampled += 1
         environment = step.get("environment")
-        if isinstance(environment, Mapping):
+        if environment is not None and isinstance(environment, (dict, Mapping)):
             actions += 1
-            if _object(environment.get("action_feedback")).get("valid") is False:
+            feedback = environment.get("action_feedback")
+            if feedback and _object(feedback).get("valid") is False:
                 invalid += 1
-        for retry in _objects(model.get("retries")):
-            retries[str(retry.get("cause"))] += 1
-        usage = model.get("usage")
-        _add_tokens(tokens, usage)
-        cached += _cached_tokens(usage)
+        if "retries" in model:
+            for retry in _objects(model["retries"]):
+                retries[str(retry.get("cause"))] += 1
+        if usage := model.get("usage"):
+            _add_tokens(tokens, usage)
+            cached += _cached_tokens(usage)
     for retry in _objects(error.get("model_retries")):
         retries[str(retry.get("cause"))] += 1
     detail = _object(final.get("reward_detail"))
@@ -118,7 +120,9 @@ def _add_tokens(tokens: dict[str, int], usage: Any) -> None:
     details = usage.get("completion_tokens_details")
     for name in TOKEN_FIELDS:
         value = usage.get(name)
-        if value is None and name == "reasoning_tokens" and details is not None and isinstance(details, (dict, Mapping)):
+        if value is None:
+            if name != "reasoning_tokens" or details is None or not isinstance(details, (dict, Mapping)):
+                continue
             value = details.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             tokens[name] += value

@@ -33,7 +33,7 @@ def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
         f"reward {mean_with_sem(primary)}, success {percent(primary['success_rate'])}"
     )
     excluded = counts["failed"] + counts["not_run"]
-    more = [*_cost_line(summary["cost"]), *duplicate_lines(summary)]
+    more = [*_cost_line(summary["cost"]), *_alike_line(summary)]
     if excluded == 0:
         return [first, "no failures", *more]
     kinds = ", ".join(f"{kind} {n}" for kind, n in summary["failed_by_kind"].items())
@@ -57,7 +57,7 @@ def _cost_line(cost: Mapping[str, Any]) -> list[str]:
     return [f"cost {money(amount, cost['currency'])} over all attempts{per}"]
 
 
-def duplicate_lines(summary: Mapping[str, Any]) -> list[str]:
+def _alike_line(summary: Mapping[str, Any]) -> list[str]:
     """Nothing while the repeats of a task differ; else why they should not be counted as repeats."""
     found = summary.get("duplicates")
     if not found or not too_alike(found):
@@ -100,7 +100,6 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         ("invalid actions", f"{behavior['invalid_actions']} ({percent(behavior['invalid_action_rate'])} of actions)"),
         ("terminations", _counts(behavior["termination_reasons"])),
         ("tokens", ", ".join(f"{name.removesuffix('_tokens')} {n}" for name, n in cost["tokens"].items())),
-        *((("cost", line.removeprefix("cost ")) for line in _cost_line(cost))),
         ("duration", _seconds(cost["duration_ms_mean"])),
         ("errors", _counts(summary["errors"])),
         (

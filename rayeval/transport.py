@@ -22,8 +22,9 @@ import inspect
 import ssl
 import zlib
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from urllib.request import getproxies, proxy_bypass
 
@@ -86,6 +87,7 @@ class HttpTransport(Protocol):
         ...
 
 
+@lru_cache(maxsize=1024)
 def public_url(url: str) -> str:
     """``scheme://host:port/path``: what of a URL may be shown. Userinfo, query and fragment can hold secrets."""
     try:
@@ -144,7 +146,7 @@ class AiohttpTransport:
         self._plain: http1.Connections | None = None
         self._heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
 
-    async def request(
+    def request(
         self,
         method: Method,
         url: str,
@@ -152,10 +154,21 @@ class AiohttpTransport:
         headers: Mapping[str, str],
         timeout_s: float | None,
         max_bytes: int = MAX_REPLY_BYTES,
-    ) -> HttpResponse:
+    ) -> Coroutine[Any, Any, HttpResponse]:
         target = self._targets.get(url) or self._remember(url)
         if target.origin is not None:
-            return await self._request_plainly(target.origin, target, method, url, body, headers, timeout_s, max_bytes)
+            return self._request_plainly(target.origin, target, method, url, body, headers, timeout_s, max_bytes)
+        return self._request_over_aiohttp(target, method, body, headers, timeout_s, max_bytes)
+
+    async def _request_over_aiohttp(
+        self,
+        target: _Target,
+        method: Method,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float | None,
+        max_bytes: int,
+    ) -> HttpResponse:
         session = self._open_session()
         if target.authorization is not None and not any(name.lower() == "authorization" for name in headers):
             headers = {**headers, "Authorization": target.authorization}
@@ -218,12 +231,14 @@ class AiohttpTransport:
                 raise ConnectFailedError(f"{method} {target.shown}: the URL or a header of the request is malformed")
             head = made
         answer = await self._open_connections().request(origin, head, body, timeout_s, max_bytes)
-        where = f"{method} {target.shown}"
         if isinstance(answer, http1.Answer):
-            decoded = _decoded(answer.status, answer.headers, answer.body, max_bytes, where)
+            if "Content-Encoding" not in answer.headers:
+                return HttpResponse(answer.status, answer.headers, answer.body)
+            decoded = _decoded(answer.status, answer.headers, answer.body, max_bytes, f"{method} {target.shown}")
             if isinstance(decoded, HttpResponse):
                 return decoded
             raise decoded
+        where = f"{method} {target.shown}"
         match answer.cause:
             case http1.Cause.CONNECT:
                 raise ConnectFailedError(f"{where}: {answer.text}")

@@ -276,9 +276,11 @@ class PricesSection(_Section):
 class ExecutionSection(_Section):
     """How the work is done; never part of the fingerprint, free to change on a resume."""
 
-    concurrency: int = Field(64, ge=1, le=1_000_000, description="Episodes in flight over all actors.")
+    concurrency: Annotated[StrictInt, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
+        64, description="Episodes in flight over all actors; auto: as many as the model endpoints turn out to bear."
+    )
     actors: Annotated[StrictInt, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Ray actors; auto: one for about 256 episodes, at most the free CPUs."
+        "auto", description="Ray actors; auto: one for about 256 episodes, at most the free CPUs, and one more while one is busy."
     )
     attempts: int = Field(3, ge=1, le=1000, description="Attempts of an episode in one invocation before it has failed for good.")
     resume: bool = Field(True, description="Reuse what the run directory holds; false: refuse one that holds completed episodes.")
@@ -311,6 +313,11 @@ class ExecutionSection(_Section):
         None, description="prompt_per_million, completion_per_million, cached_prompt_per_million and currency. Null: no cost is counted."
     )
     trust_env: bool = Field(False, description="Use the proxy variables of the environment.")
+    broker: StrictBool = Field(False, description="Share environment and model slots with the other jobs of the Ray cluster.")
+    broker_weight: int = Field(1, ge=1, le=1000, description="This job's weight when slots are shared: 2 gets twice as many as 1.")
+    model_slots: int | None = Field(
+        None, ge=1, description="Episodes at one model endpoint; with broker, over all jobs of the cluster. Null: no limit."
+    )
 
     def allowed_failures(self, planned: int) -> int:
         """How many of ``planned`` episodes may fail for good. A share is rounded down."""
@@ -345,8 +352,12 @@ class Config(_Section):
             raise ValueError("model.base_url: required; give an http:// or https:// URL ending in /v1, a list of them, or 'demo'")
         if self.environment.options and self.environment.kind in ENVIRONMENT_KINDS:
             raise ValueError("environment.options: give none: they are for a class of your own in environment.kind")
+        if self.execution.concurrency == "auto" and self.model.provider != "openai_chat":
+            raise ValueError("execution.concurrency: auto watches the calls of openai_chat alone; give a number")
         if self.execution.max_cost is not None and self.execution.prices is None:
             raise ValueError("execution.max_cost: needs execution.prices: {prompt_per_million: .., completion_per_million: ..}")
+        if self.execution.broker and self.execution.exclusive_environment is True:
+            raise ValueError("execution.broker: give false, or execution.exclusive_environment: false: release_all ends other jobs' leases")
         return self
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,6 +45,10 @@ class Limiter(Protocol):
         """A call that had leave has ended (``AttemptObserver.after``'s words)."""
         ...
 
+    def load(self) -> tuple[int, int, int]:
+        """(limit, calls in flight, calls that wait for leave)."""
+        ...
+
 
 @dataclass(slots=True)
 class _Endpoint:
@@ -63,7 +67,7 @@ class EndpointGate:
         self,
         endpoints: Sequence[str],
         probe: Probe,
-        limiters: dict[str, Limiter] | None = None,
+        limiters: Mapping[str, Limiter] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoints = {endpoint: _Endpoint() for endpoint in endpoints}
@@ -95,12 +99,14 @@ class EndpointGate:
                 await state.closed.wait()
             elif (left := state.not_before - self._clock()) > 0:
                 await asyncio.sleep(left)
+            elif limiter is None:
+                return
             else:
-                break
-        if limiter is not None:
-            await limiter.acquire()
-            key = id(asyncio.current_task())
-            state.started[key] = self._clock()
+                await limiter.acquire()
+                if state.open_since is None and state.not_before <= self._clock():
+                    break
+                limiter.release("cancelled", 0.0)  # the endpoint has closed while this call waited for its turn
+        state.started[id(asyncio.current_task())] = self._clock()
 
     def after(self, endpoint: str, outcome: str, retry_after_s: float | None) -> None:
         """Learn from an attempt's end."""
@@ -133,6 +139,10 @@ class EndpointGate:
         """Seconds left of every shared pause."""
         now = self._clock()
         return {endpoint: state.not_before - now for endpoint, state in self._endpoints.items() if state.not_before > now}
+
+    def loads(self) -> dict[str, tuple[int, int, int]]:
+        """For each endpoint with a limiter: (limit, calls in flight, calls that wait for leave)."""
+        return {endpoint: limiter.load() for endpoint, limiter in self._limiters.items()}
 
     def open_circuits(self) -> dict[str, float]:
         """For each endpoint whose circuit is open: since how many seconds."""

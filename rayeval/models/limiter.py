@@ -105,6 +105,8 @@ class AdaptiveLimiter:
         self._cut_at = now - 1.0
         self._trial: _Trial | None = None
         self._stride = _STEP_UP
+        self._try_down = True
+        """Whether the next step may be one down: not right after one that cost answers."""
         self._rate = 0.0
         self._mean_s = 0.0
         self._window = _Window(now)
@@ -208,7 +210,6 @@ class AdaptiveLimiter:
             self._window = _Window(now)
             if slow and stands:
                 self._doubling = False
-                self._typical.clear()
                 self._next_try = now + self._wait_s
                 # half was enough, as far as one can tell; waiting calls cost a server nothing, idle slots do
                 self._set(math.ceil(self._limit / 2 * _STEP_UP), now)
@@ -253,6 +254,7 @@ class AdaptiveLimiter:
             step = self._limit / trial.before
             gain = rate / trial.answers_per_s
             kept = gain >= 1.0 + _WORTH * (step - 1.0) if step > 1.0 else gain >= 1.0 - _DOWN_LOSS
+            self._try_down = kept or step > 1.0
             if not kept:
                 self._stride = _STEP_UP
                 self._wait_s = min(_MAX_WAIT_S, self._wait_s * 2.0)
@@ -265,7 +267,7 @@ class AdaptiveLimiter:
         if now < self._next_try:
             self._window = _Window(now)
             return
-        inflated = window.typical_s > _INFLATED * min(self._typical)
+        inflated = self._try_down and window.typical_s > _INFLATED * min(self._typical)
         limit = int(self._limit * _STEP_DOWN) if inflated else math.ceil(self._limit * self._stride)
         self._trial = _Trial(self._limit, rate)
         self._set(limit, now)

@@ -236,8 +236,10 @@ class OpenAIChat:
         attempt = _Attempt("cancelled", None, "", None)
         try:
             response = await self._transport.request("POST", url, body, self._headers, limit_s, self._max_reply_bytes)
-            outcome = "answered" if 200 <= response.status < 300 else f"status_{response.status}"
-            attempt = _Attempt(outcome, response, "", retry_after(response.headers))
+            if 200 <= response.status < 300:
+                attempt = _Attempt("answered", response, "", None)
+            else:
+                attempt = _Attempt(f"status_{response.status}", response, "", retry_after(response.headers))
         except TransportError as error:
             attempt = _Attempt(_cause(error), None, self._scrub.text(str(error)), None)
         finally:

@@ -43,6 +43,9 @@ class RunDirectory:
         self.lock = self.path / "run.lock"
         self.lock_record = self.path / "run.lock.json"
         self.shards = self.path / "shards"
+        self.control = self.path / "control"
+        """The mailbox of a live run."""
+        self.control_log = self.path / "control.jsonl"
 
     @property
     def name(self) -> str:

@@ -87,11 +87,11 @@ def servers(command: str | None, log: Path) -> tuple[Server, Server]:
     if command is None:
         demo = [sys.executable, "-m", "rayeval.demo"]
         env_words = [*demo, f"--shop-port={shop}", f"--slots={ENV_SLOTS}", "--env-latency=fixed:0.05", f"--request-log={log}"]
-        model_words = [*demo, f"--model-port={model}", "--model-latency=fixed:0.3"]
+        model_words = [*demo, f"--model-port={model}", "--model-latency=fixed:0.6"]
     else:
         base = shlex.split(command)
         env_words = [*base, f"--port={shop}", f"--env-slots={ENV_SLOTS}", "--env-latency=fixed:0.05", f"--request-log={log}"]
-        model_words = [*base, f"--port={model}", "--model-latency=fixed:0.3"]
+        model_words = [*base, f"--port={model}", "--model-latency=fixed:0.6"]
     return Server(env_words, shop), Server(model_words, model)
 
 
@@ -127,6 +127,7 @@ class Chaos(NoDisplay):
             (at(0.65), self.block_loop),
             (at(0.75), self.kill_actor),
         ]
+        self._quiet_until = 0.0
         self._busy: threading.Thread | None = None
         self.notes: list[str] = []
 
@@ -138,6 +139,8 @@ class Chaos(NoDisplay):
         self.report.nodes |= {a["node"] for a in status["actors"] if a["in_flight"]}
         if self._busy is not None and self._busy.is_alive():
             return
+        if time.time() < self._quiet_until:
+            return  # one disaster at a time, so that each recovery can be timed
         if self._plan and status["done"] >= self._plan[0][0]:
             _, strike = self._plan.pop(0)
             self._busy = threading.Thread(target=self._guarded, args=(strike,), daemon=True)
@@ -167,6 +170,7 @@ class Chaos(NoDisplay):
         victim = max(self._living(), key=lambda a: a["in_flight"])
         self._wait_for_reset()
         self.report.deaths.append(("actor", time.time(), [victim["id"]]))
+        self._quiet_until = time.time() + FENCE_S + 12
         os.kill(victim["pid"], signal.SIGKILL)
 
     def kill_raylet(self) -> None:
@@ -174,6 +178,7 @@ class Chaos(NoDisplay):
         own = [a["id"] for a in self._living() if a["node"] == self.victim.node_id]
         self._wait_for_reset()
         self.report.deaths.append(("raylet", time.time(), own))
+        self._quiet_until = time.time() + FENCE_S + 12
         os.kill(pid, signal.SIGKILL)
 
     def stop_model(self) -> None:

@@ -57,7 +57,6 @@ class Server:
     refused: int = 0
     answered: int = 0
     busy: int = 0
-    most_busy: int = 0
     queue: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     async def call(self) -> str:
@@ -69,16 +68,15 @@ class Server:
                 return "status_429"
             turn = asyncio.get_running_loop().create_future()
             self.queue.append(turn)
-            await turn
-        self.busy += 1
-        self.most_busy = max(self.most_busy, self.busy)
+            await turn  # the slot comes with it
+        else:
+            self.busy += 1
         await asyncio.sleep(self.latency())
-        self.busy -= 1
         self.answered += 1
-        while self.queue and self.busy < self.slots:
-            turn = self.queue.popleft()
-            turn.set_result(None)
-            break
+        if self.queue and self.busy <= self.slots:
+            self.queue.popleft().set_result(None)
+        else:
+            self.busy -= 1
         return "answered"
 
 

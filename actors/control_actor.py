@@ -1,0 +1,183 @@
+"""The mailbox of a run on a cluster without a shared file system: a named actor that the run's job owns.
+
+It has the two sides of the mailbox in a run's directory (``rayeval.mailbox``) and nothing else: ``post`` for who steers, ``take`` and
+``answer`` for the driver. A request is given out once; one that nobody took in time is withdrawn. The actor ends with its job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from actors import cluster
+from rayeval.control import ControlRequest, read_reply, refusal, request_of
+from rayeval.exceptions import InputError, RefusedError
+from rayeval.schemas import JsonObject
+
+NAMESPACE = "rayeval"
+_CPUS = 0.001
+"""Never 0: an actor without CPUs lands on the head."""
+_TAKE_S = 10.0
+_ANSWER_S = 5.0
+_RETRY_S = 10.0
+_SLACK_S = 10.0
+_WAITING = 256
+"""Requests that may wait; more are refused."""
+_log = logging.getLogger(__name__)
+
+
+def actor_name(run: str) -> str:
+    """The name under which a run's mailbox is found."""
+    return f"rayeval-control-{run}"
+
+
+class ControlBox:
+    """The mailbox itself; a plain class, on Ray by ``_RemoteControlBox``. Everything happens in its one loop."""
+
+    def __init__(self) -> None:
+        self._requests: deque[JsonObject] = deque()
+        self._arrived = asyncio.Event()
+        self._replies: dict[str, asyncio.Future[JsonObject]] = {}
+
+    async def post(self, request: JsonObject, timeout_s: float) -> JsonObject:
+        """-> the driver's reply; or ``{"withdrawn": true}``, ``{"taken": true}`` when there was none in time."""
+        if len(self._requests) >= _WAITING or request["id"] in self._replies:
+            return {"withdrawn": True}
+        reply = self._replies[request["id"]] = asyncio.get_running_loop().create_future()
+        self._requests.append(request)
+        self._arrived.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await reply
+        except TimeoutError:
+            with contextlib.suppress(ValueError):
+                self._requests.remove(request)
+                return {"withdrawn": True}
+            return {"taken": True}
+        finally:
+            del self._replies[request["id"]]
+
+    async def take(self, wait_s: float) -> list[JsonObject]:
+        """All that wait, as soon as there are any."""
+        if not self._requests:
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._arrived.wait()
+        taken = list(self._requests)
+        self._requests.clear()
+        return taken
+
+    async def answer(self, reply: JsonObject) -> None:
+        """Hand a reply to whoever waits for it."""
+        waiting = self._replies.get(str(reply.get("id")))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)
+
+
+_RemoteControlBox: Any = ray.remote(ControlBox)
+
+
+class ClusterMailbox:
+    """The driver's side: a ``rayeval.mailbox.Mailbox`` fed by a task of its own. ``aclose`` ends it."""
+
+    def __init__(self, run: str, note: Callable[[str, str], None]) -> None:
+        self._run, self._note = run, note
+        self._actor: Any = None
+        self._taken: deque[ControlRequest] = deque()
+        self._answers: set[asyncio.Task[None]] = set()
+        self._task = asyncio.create_task(self._serve(), name="control")
+
+    def poll(self) -> list[ControlRequest]:
+        found = list(self._taken)
+        self._taken.clear()
+        return found
+
+    def answer(self, reply: JsonObject) -> None:
+        if self._actor is None:
+            return
+        task = asyncio.create_task(self._deliver(self._actor, reply))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def aclose(self) -> None:
+        """Refuse what waits, and end the actor. Bounded."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        for request in self.poll():
+            self.answer(refusal(request, RefusedError("the run has ended")))
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=_ANSWER_S)
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor, no_restart=True)
+
+    async def _serve(self) -> None:
+        told = False
+        while True:
+            try:
+                if self._actor is None:
+                    self._actor = _RemoteControlBox.options(
+                        name=actor_name(self._run), namespace=NAMESPACE, num_cpus=_CPUS, max_restarts=0, max_concurrency=_WAITING
+                    ).remote()
+                async with asyncio.timeout(_TAKE_S + _SLACK_S):
+                    requests = await self._actor.take.remote(_TAKE_S)
+                for request in requests:
+                    self._received(request)
+            except (ValueError, RayError, TimeoutError) as error:
+                # a name that is taken is another run's, or that of a driver which has just died
+                self._actor = None
+                if not told:
+                    told = True
+                    self._note("warning", f"this run is not steered over the cluster for now: {str(error).strip().splitlines()[0]}")
+                await asyncio.sleep(_RETRY_S)
+
+    def _received(self, value: Any) -> None:
+        try:
+            self._taken.append(request_of(value))
+        except InputError as error:
+            self.answer(refusal(ControlRequest("", id=str(value.get("id")) if isinstance(value, dict) else ""), error))
+
+    @staticmethod
+    async def _deliver(actor: Any, reply: JsonObject) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await actor.answer.remote(reply)
+        except (RayError, TimeoutError) as error:
+            _log.warning("a reply to a control request was lost: %s", error)
+
+
+def send_over_cluster(address: str, run: str, request: ControlRequest, timeout_s: float) -> JsonObject:
+    """As ``rayeval.mailbox.send``, for the run of this name on the cluster at ``address``, which this process joins for the moment.
+
+    Raises InputError, RefusedError, PlacementError (the cluster cannot be joined).
+    """
+    request = request.checked().signed()
+    joined = cluster.join(address, 1)
+    try:
+        try:
+            actor = ray.get_actor(actor_name(run), namespace=NAMESPACE)
+        except ValueError:
+            raise RefusedError(f"{run} is not running: no run of this name takes requests on the cluster at {address}") from None
+        try:
+            reply = ray.get(actor.post.remote(request.to_json(), timeout_s), timeout=timeout_s + _SLACK_S)
+        except GetTimeoutError:
+            raise RefusedError(f"{run}: its mailbox did not answer within {timeout_s + _SLACK_S:g} s; see rayeval status") from None
+        except RayError as error:
+            raise RefusedError(f"{run} has ended meanwhile, or its mailbox has ({type(error).__name__})") from None
+    finally:
+        if joined.ours:
+            cluster.leave()
+    if reply.get("withdrawn"):
+        raise RefusedError(f"{run} did not answer within {timeout_s:g} s; the request was withdrawn, nothing was done")
+    if reply.get("taken"):
+        raise RefusedError(f"{run} took the request and did not say what came of it; see rayeval status")
+    return read_reply(reply)

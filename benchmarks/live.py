@@ -1,0 +1,69 @@
+"""A run of the engine that is looked at while it runs and stopped when enough has been seen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.experiment import REPOSITORY
+
+_END_S = 90.0
+T = TypeVar("T")
+
+
+class LiveRun:
+    """One invocation in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], run_dir: Path) -> None:
+        self._process, self._run_dir = process, run_dir
+
+    def status(self) -> dict[str, Any]:
+        """``status.json`` as it stands; empty before there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            said: dict[str, Any] = json.loads((self._run_dir / "status.json").read_text())
+            return said
+        return {}
+
+    def wait_for(self, look: Callable[[], T | None], within_s: float, every_s: float = 0.25) -> T:
+        """What ``look`` gives once it gives something. Raises RuntimeError when the run ends first, TimeoutError."""
+        deadline = time.monotonic() + within_s
+        while (found := look()) is None:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the run ended early with {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not seen within {within_s:g} s; status: {self.status()}")
+            time.sleep(every_s)
+        return found
+
+
+@contextlib.contextmanager
+def live_run(config: Path, run_dir: Path) -> Iterator[LiveRun]:
+    """Start a run; it is asked to stop at the end of the block, and waited for."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.engine_run", str(config), str(run_dir)],
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            text=True,
+        )
+        try:
+            yield LiveRun(process, run_dir)
+        except BaseException:
+            said.seek(0)
+            sys.stderr.write(said.read()[-4000:])
+            raise
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,140 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from actors.ledger import Ledger
+from actors.queue import JobQueue, JobState, Ticket
+from rayeval.schemas import EnvironmentIdentity
+from rayeval.store import RunDirectory, RunLock, TraceLog, iter_traces
+from tests.actors.plans import IDENTITY, index, small_plan, trace_of
+
+
+class Desk:
+    """A ledger over a real log, with what it told."""
+
+    def __init__(self, root: Path, attempts: int = 3) -> None:
+        self.run_dir = RunDirectory(root / "run").create()
+        self.lock = RunLock.acquire(self.run_dir)
+        self.log = TraceLog(self.run_dir, self.lock)
+        self.queue = JobQueue(small_plan(root), index(), attempts=attempts, longest_first=False)
+        self.pinned: list[EnvironmentIdentity] = []
+        self.changed: list[tuple[str, str]] = []
+        self.failed: list[str] = []
+        self.fatal: list[BaseException] = []
+        self.ledger = Ledger(
+            self.log,
+            self.queue,
+            {"plan_fingerprint": "f"},
+            EnvironmentIdentity(),
+            on_pinned=self.pinned.append,
+            on_changed=lambda server, why: self.changed.append((server, why)),
+            on_final_failure=self.failed.append,
+            on_fatal=self.fatal.append,
+        )
+
+    def take(self) -> Ticket:
+        (ticket,) = self.queue.take(1)
+        return ticket
+
+    def lines(self) -> list[dict[str, Any]]:
+        return list(iter_traces(self.run_dir))
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    await made.log.close()
+    made.lock.release()
+
+
+async def test_done_moves_only_with_the_fsync(desk: Desk) -> None:
+    ticket = desk.take()
+    desk.ledger.commit([(ticket, trace_of(ticket, reward=0.25))])
+    assert desk.ledger.done == 0 and desk.ledger.open_bytes > 0
+    assert desk.queue.counts[JobState.COMPLETED] == 1
+    await desk.ledger.settled()
+    assert (desk.ledger.done, desk.ledger.reward_sum, desk.ledger.open_bytes) == (1, 0.25, 0)
+    assert [t["episode_id"] for t in desk.lines()] == [ticket.job.episode_id]
+
+
+async def test_a_failed_attempt_is_a_line_and_a_retry(desk: Desk) -> None:
+    ticket = desk.take()
+    desk.ledger.commit([(ticket, trace_of(ticket, completed=False))])
+    await desk.ledger.settled()
+    assert desk.ledger.retries == 1 and desk.ledger.failed == 0 and not desk.failed
+    assert [t["status"] for t in desk.lines()] == ["failed"]
+
+
+async def test_a_final_failure_is_told_once_it_is_durable(desk: Desk) -> None:
+    ticket = desk.take()
+    desk.ledger.commit([(ticket, trace_of(ticket, completed=False, retryable=False, kind="model_refused"))])
+    assert not desk.failed
+    await desk.ledger.settled()
+    assert desk.failed == ["model_refused"]
+    assert desk.ledger.failures == {"model_refused": 1}
+
+
+async def test_a_lost_attempt_is_a_line_of_its_own(desk: Desk) -> None:
+    tickets = [desk.take(), desk.take()]
+    desk.ledger.commit_lost(tickets, "its process was killed")
+    await desk.ledger.settled()
+    for line in desk.lines():
+        assert line["error"] == {
+            "stage": "lost",
+            "kind": "lost",
+            "type": "ActorLost",
+            "message": "its process was killed",
+            "retryable": True,
+        }
+        assert line["final"] is None
+    assert desk.ledger.lost == 2
+    again = desk.take()
+    assert (again.job, again.attempt) == (tickets[0].job, 2)
+
+
+async def test_quarantine_is_written_so_that_a_resume_knows(desk: Desk) -> None:
+    ticket = desk.take()
+    desk.ledger.commit_quarantined(ticket, "killed")
+    await desk.ledger.settled()
+    (line,) = desk.lines()
+    assert line["error"]["kind"] == "quarantined" and line["error"]["quarantined"] is True
+    assert desk.failed == ["quarantined"]
+
+
+async def test_the_first_completed_trace_pins_the_environment(desk: Desk) -> None:
+    ticket = desk.take()
+    desk.ledger.commit([(ticket, trace_of(ticket))])
+    assert desk.pinned == [IDENTITY]
+
+
+async def test_a_trace_of_another_environment_is_no_score(desk: Desk) -> None:
+    first, second = desk.take(), desk.take()
+    desk.ledger.commit([(first, trace_of(first)), (second, trace_of(second, identity=IDENTITY._replace(reward_version="reward-2")))])
+    await desk.ledger.settled()
+    assert desk.ledger.done == 1 and desk.ledger.reward_n == 1
+    assert "reward-1 -> reward-2" in desk.changed[0][1]
+    failed = desk.lines()[1]
+    assert failed["status"] == "failed" and failed["error"]["kind"] == "environment_changed"
+    assert failed["final"] is None
+
+
+async def test_a_failed_write_ends_the_run_once_and_nothing_follows(desk: Desk) -> None:
+    first, second = desk.take(), desk.take()
+    record = orjson.loads(desk.run_dir.lock_record.read_bytes())
+    desk.run_dir.lock_record.write_bytes(orjson.dumps({**record, "epoch": record["epoch"] + 1, "token": "other"}))
+    desk.ledger.commit([(first, trace_of(first))])
+    await desk.ledger.settled()
+    assert len(desk.fatal) == 1 and "taken over" in str(desk.fatal[0])
+    third, fourth = desk.take(), desk.take()
+    desk.ledger.commit([(second, trace_of(second))])
+    desk.ledger.commit_lost([third], "x")
+    desk.ledger.commit_quarantined(fourth, "x")
+    await desk.ledger.settled()
+    assert desk.ledger.late == 1
+    assert desk.queue.out == 0, "a run that can write nothing more must still come to its end"
+    assert len(desk.fatal) == 1
+    assert desk.ledger.done == 0 and desk.lines() == []
