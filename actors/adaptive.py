@@ -40,7 +40,7 @@ class Adaptive:
     """Sets the pool's slots once a second."""
 
     def __init__(self, per_actor: int = EPISODES_PER_ACTOR, most: int = MOST_EPISODES) -> None:
-        self._per_actor, self._most = per_actor, most
+        self._per_actor, self.most = per_actor, most
         self._next = 0.0
 
     def look(self, pool: RolloutPool, now: float) -> None:
@@ -54,7 +54,7 @@ class Adaptive:
         in_flight = sum(m.last.in_flight for m in alive if m.last)
         admitted = sum(pool.dealer.admission.values())
         wanted = episodes_wanted(loads, in_flight)
-        bounded = max(1, min(wanted, admitted, self._per_actor * len(alive), self._most, 2 * max(pool.slots, MIN_EPISODES)))
+        bounded = max(1, min(wanted, admitted, self._per_actor * len(alive), self.most, 2 * max(pool.slots, MIN_EPISODES)))
         if abs(bounded - pool.slots) > max(1.0, _STILL_S * pool.slots):
             pool.set_slots(bounded)
         self._weigh(pool)

@@ -95,7 +95,7 @@ class BrokerClient:
             return
         held = pool.held()
         report = self._report(pool, held)
-        said = (report.wants, report.taken, report.slots, report.resetting, report.applied)
+        said = (report.wants, report.taken, report.slots, report.resetting)
         if report.spec is None and not report.held and not report.ended and said == self._said and now - self._sent_at < HEARTBEAT_S:
             return
         self._number += 1

@@ -20,19 +20,11 @@ import psutil
 
 from rayeval.environments import Environment
 from rayeval.schemas import Lease
-from rayeval.store import boot_id
+from rayeval.store import process_space as process_space
 
 _KILL_WAIT_S = 10.0
 _RELEASE_S = 30.0
 _START_TOLERANCE_S = 0.05
-
-
-def process_space() -> str:
-    """Where a pid means something: this boot of this kernel, and this pid namespace (containers on one machine share the first only)."""
-    try:
-        return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return boot_id()
 
 
 def process_lives(pid: int, start_time: float) -> bool:

@@ -120,7 +120,7 @@ class Control:
         stopping, over = found - left_out, len(ids) - found
         parts = [f"{stopping} running are being stopped"] if stopping else []
         parts += [f"{left_out} waiting are left out"] if left_out else []
-        parts += [f"{over} were over already"] if over else []
+        parts += [f"{over} were over or left out already"] if over else []
         text = f"{found} of {len(ids)} episodes cancelled" + (f": {', '.join(parts)}" if parts else "")
         return text, {"episodes": len(ids), "cancelled": found, "running": stopping, "waiting": left_out, "over": over}
 

@@ -50,7 +50,8 @@ class ControlBox:
         """-> the driver's reply; or ``{"withdrawn": true}``, ``{"taken": true}`` when there was none in time."""
         if len(self._requests) >= _WAITING or request["id"] in self._replies:
             return {"withdrawn": True}
-        reply = self._replies[request["id"]] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
+        self._replies[request["id"]] = reply
         self._requests.append(request)
         self._arrived.set()
         try:
@@ -168,7 +169,8 @@ def send_over_cluster(address: str, run: str, request: ControlRequest, timeout_s
         except ValueError:
             raise RefusedError(f"{run} is not running: no run of this name takes requests on the cluster at {address}") from None
         try:
-            reply = ray.get(actor.post.remote(request.to_json(), timeout_s), timeout=timeout_s + _SLACK_S)
+            call: Any = actor.post.remote(request.to_json(), timeout_s)
+            reply: JsonObject = ray.get(call, timeout=timeout_s + _SLACK_S)
         except GetTimeoutError:
             raise RefusedError(f"{run}: its mailbox did not answer within {timeout_s + _SLACK_S:g} s; see rayeval status") from None
         except RayError as error:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from actors.pool import PoolSettings, RolloutPool
 from actors.progress import Progress
 from actors.queue import JobQueue, JobState
 from actors.scaling import Scaling
+from actors.steering import Steering
 from rayeval.config import LoadedConfig
 from rayeval.demo import DemoServers, start_demo
 from rayeval.display import RunDisplay
@@ -178,6 +180,7 @@ class _Engine:
         self._shared = False
         """Whether other jobs may be on the same cluster."""
         self._broker: BrokerClient | None = None
+        self._started = time.monotonic()
 
     def __enter__(self) -> _Engine:
         return self
@@ -195,6 +198,7 @@ class _Engine:
         self._run_dir.create()
         self._lock = RunLock.acquire(self._run_dir, job_id=cluster.job_id(), on_wait=lambda text: self._display.note("warning", text))
         self._stack.callback(self._lock.release)
+        self._steering = Steering(self._run_dir, plan, config, self._note, self._started)
         if self._run_dir.manifest.exists():
             self._check(manifest)  # another driver may have written it meanwhile
         record_test_access(plan, self._request.loaded)
@@ -242,8 +246,11 @@ class _Engine:
         )
         if queue.over:
             return self._end(None, None, index)
+        self._steering.read_caps(resuming=index.lines > 0)
+        self._progress.prices = self._steering.caps.prices
         servers, endpoints = self._endpoints()
         actors = self._actor_count()
+        asyncio.run(self._reach_all(servers, endpoints))  # before Ray: a port with nothing behind it is told at once
         if not self._request.show:
             self._tell_status("starting")
             self._note("info", "starting Ray")
@@ -258,6 +265,14 @@ class _Engine:
         loop_factory = None if os.environ.get("RAYEVAL_LOOP") == "asyncio" else uvloop.new_event_loop
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(self._drive(queue, index, servers, endpoints, actors))
+
+    async def _reach_all(self, servers: tuple[str, ...], endpoints: tuple[str, ...]) -> None:
+        """Raises EndpointsOutError when no URL of a kind answers; what the URLs of a user's own class mean is its affair."""
+        config = self._config
+        if config.model.provider == "openai_chat":
+            await _reach_one("model.base_url", endpoints)
+        if config.environment.kind == "shopsimulator":
+            await _reach_one("environment.base_url", servers)
 
     def _broker_client(self, slots: dict[str, int], servers: tuple[str, ...], endpoints: tuple[str, ...]) -> BrokerClient | None:
         """This run's side of the slot broker; None where there is nobody to share with."""
@@ -303,12 +318,14 @@ class _Engine:
         concurrency = self._config.execution.concurrency
         return 2 * START * actors * max(1, endpoints) if concurrency == "auto" else concurrency
 
-    def _governors(self) -> list[Governor]:
+    def _governors(self, ledger: Ledger) -> list[Governor]:
         execution = self._config.execution
         adaptive = execution.concurrency == "auto"
         chosen: list[Governor] = [] if self._broker is None else [self._broker]
-        if adaptive:
-            chosen.append(Adaptive())
+        found = Adaptive() if adaptive else None
+        chosen += self._steering.governors(ledger, found)
+        if found is not None:
+            chosen.append(found)
         if execution.actors == "auto" and not self._request.show:
             chosen.append(Scaling(cluster.unclaimed_cpus, per_actor=EPISODES_PER_ACTOR if adaptive else None))
         return chosen
@@ -320,8 +337,6 @@ class _Engine:
     ) -> RunOutcome:
         config, execution = self._config, self._config.execution
         loop = asyncio.get_running_loop()
-        for endpoint in endpoints:
-            await _reach("model.base_url", endpoint)
         environment = load_environment(config, self._plan.persona, servers)
         journal = LeaseJournal(self._run_dir.leases)
         pool: RolloutPool | None = None
@@ -331,6 +346,8 @@ class _Engine:
             agreeing = list(self._agreeing(await recovery.capacities(environment)))
             admission = {c.server: max(0, min(c.slots, c.free)) for c in agreeing}
             self._broker = self._broker_client({c.server: c.slots for c in agreeing}, servers, endpoints)
+            if self._shared:
+                self._steering.open_to_cluster()
             log = TraceLog(self._run_dir, self._lock, execution.fsync)
             provenance: JsonObject = {"plan_fingerprint": self._plan.fingerprint}
 
@@ -391,7 +408,7 @@ class _Engine:
                 make_spec=make_spec,
                 spawn=spawn,
                 note=self._note,
-                governors=self._governors(),
+                governors=self._governors(ledger),
             )
             for endpoint in endpoints if execution.model_slots else ():
                 pool.dispatch.set_ceiling(endpoint, execution.model_slots or 0)
@@ -416,6 +433,7 @@ class _Engine:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(15.0):
                     await environment.aclose()
+            await self._steering.aclose()
             journal.close()
         return self._end(pool.exit_code, pool.reason, index)
 
@@ -495,6 +513,8 @@ class _Engine:
             self._note("error", f"the summary could not be written: {error}")
             if exit_code is None:
                 exit_code, reason = error.exit_code, str(error)
+        if exit_code is ExitCode.REFUSED and summary and summary["counts"]["not_run"] == 0:
+            exit_code = reason = None  # drained by request or by a cap, when there was nothing left to be kept from running
         if exit_code is None:
             failed = int(summary["counts"]["failed"]) if summary else 0
             allowed = self._request.max_failed
@@ -503,6 +523,11 @@ class _Engine:
             exit_code = ExitCode.FAILED_EPISODES if failed > allowed else ExitCode.OK
             if exit_code is ExitCode.FAILED_EPISODES:
                 reason = f"{failed} episodes failed for good, {allowed} were allowed"
+            elif self._progress.cancelled:
+                exit_code, reason = (
+                    ExitCode.REFUSED,
+                    f"{self._progress.cancelled} episodes were cancelled by request; the same command runs them",
+                )
         status = self._progress.status("ended") | {"exit_code": int(exit_code), "reason": reason}
         write_status(self._run_dir, status)
         outcome = RunOutcome(exit_code, reason, self._run_dir.path, summary, status)
@@ -511,6 +536,14 @@ class _Engine:
 
     def _note(self, level: str, text: str) -> None:
         self._display.note(level, text)
+
+
+async def _reach_one(field_name: str, urls: tuple[str, ...]) -> None:
+    answers = await asyncio.gather(*(_reach(field_name, url) for url in urls), return_exceptions=True)
+    if all(isinstance(answer, EndpointsOutError) for answer in answers):
+        for answer in answers:
+            if isinstance(answer, EndpointsOutError):
+                raise answer
 
 
 async def _reach(field_name: str, url: str) -> None:

@@ -55,6 +55,8 @@ class Member:
     """Runs one suspect job at a time and nothing else."""
     extra: bool = False
     """Added to a run that can go on without it."""
+    converted: bool = False
+    """A working actor that stands in for one of its own."""
     slots_wanted: int | None = None
     """New number of slots to tell it of."""
     slots_now: int | None = None

@@ -31,6 +31,7 @@ from actors.ledger import Ledger, described
 from actors.member import Member, MemberState
 from actors.messages import ActorSpec, Order, Reply
 from actors.queue import JobQueue, Ticket
+from actors.suspects import PLACE_S, Suspects
 from rayeval.environments import Environment
 from rayeval.exceptions import PlacementError, RayevalError, StoreWriteError
 from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
@@ -40,6 +41,7 @@ _TICK_S = 0.25
 _STOP_S = 30.0
 MIN_DEATHS_IN_VAIN = 9
 """Actors that may die in a row without one episode ending; a job that kills its actor takes at most three of them."""
+ASK_ACTOR_EVERY_S = 60.0
 _ALIVE = (MemberState.WORKING, MemberState.SLOW)
 _EXCHANGE_SLACK_S = 60.0
 FIRST_DISPATCH = "the first jobs are on their way"
@@ -93,13 +95,14 @@ class RolloutPool:
         self._changed = asyncio.Event()
         self._born = 0
         self._faults = 0
-        self._unplaced = 0
         self._drain_until: float | None = None
         self._cancelled_at: float | None = None
         self._dispatched = False
         self.slots = settings.slots
         self.admission = Admission(dealer.admission)
-        self._governors: list[Governor] = [self.admission, Outages(), *governors]
+        self.suspects = Suspects()
+        self._governors: list[Governor] = [self.admission, Outages(), self.suspects, *governors]
+        self._asked_actor_at = time.monotonic()
         self._left_out: set[str] = set()
         self.reason: str | None = None
         """Why the run was drained; None while it was not."""
@@ -118,7 +121,7 @@ class RolloutPool:
         try:
             share, rest = divmod(self.settings.slots, self.settings.actors)
             for k in range(self.settings.actors):
-                self._bear(share + (k < rest))
+                self.bear(share + (k < rest))
             while not self._finished():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_TICK_S):
@@ -174,7 +177,7 @@ class RolloutPool:
 
     def add_actor(self) -> str:
         """Bear one more actor, of one slot: deal the slots anew (``set_slots``) once it works. -> its id."""
-        return self._bear(1, extra=True)
+        return self.bear(1, extra=True)
 
     def cancel(self, episode_ids: Collection[str]) -> int:
         """Cancel episodes, running or waiting: they are not run again in this invocation. -> how many it found."""
@@ -266,24 +269,22 @@ class RolloutPool:
         if self._cancelled_at is not None and now > self._cancelled_at + _STOP_S:
             for member in [m for m in self.members.values() if m.alive and m.jobs]:
                 self._declare_dead(member, "it did not end its cancelled episodes")
-        self._look_at_suspects()
+        self._look_at_size(now)
         for governor in self._governors:
             governor.look(self, now)
 
-    def _look_at_suspects(self) -> None:
-        """One actor of its own for suspects while there are any; it ends when there are none."""
-        own = [m for m in self.members.values() if m.suspect and m.state not in (MemberState.ENDED, MemberState.DEAD)]
-        if self.queue.suspects and not own and not self.phase.draining:
-            self.note("warning", f"{self.queue.suspects} episodes were lost twice with their actors: each runs alone now")
-            self._bear(1, suspect=True)
-        for member in own:
-            if member.alive and not member.jobs and not self.queue.suspects and not self.queue.over:
-                member.state = MemberState.ENDED
-                self.start(self._retire(member), f"retire-{member.actor_id}")
+    def _look_at_size(self, now: float) -> None:
+        """An actor that could not be placed, or replaced, is asked for again now and then: a node may have come back."""
+        wanted = [m for m in self.members.values() if m.state != MemberState.ENDED and (not m.suspect or m.converted) and not m.extra]
+        if len(wanted) < self.settings.actors and now - self._asked_actor_at > ASK_ACTOR_EVERY_S:
+            self._asked_actor_at = now
+            if self.queue.waiting > len(wanted) and not self.phase.draining:
+                self.bear(max(1, self.slots // self.settings.actors))
 
     # ---- one actor ----------------------------------------------------------------------------------------------------------------
 
-    def _bear(self, slots: int, suspect: bool = False, extra: bool = False) -> str:
+    def bear(self, slots: int, suspect: bool = False, extra: bool = False) -> str:
+        """Ask for one more actor. -> its id."""
         self._born += 1
         spec = self._make_spec(f"actor-{self._born:03d}", slots)
         actor_id = spec.actor_id  # the maker adds the driver's epoch: ids are unique over the life of the run
@@ -296,17 +297,18 @@ class RolloutPool:
     async def _live(self, member: Member) -> None:
         """From placement to the last reply."""
         try:
-            member.info = await member.handle.start(self.settings.ready_s)
+            member.info = await member.handle.start(PLACE_S if member.suspect else self.settings.ready_s)
         except PlacementError as error:
             self._end_unplaced(member, error)
             return
         except (ActorGoneError, ActorFaultError) as error:
             if isinstance(error, ActorFaultError):
                 self._count_fault(error)
-            self._end_unplaced(member, error)
-            if not self.phase.draining and self._faults < 2 and not member.extra:
-                self._bear(member.spec.slots)
+            self._count_death(str(error))
+            if not self.phase.draining and self._faults < 2 and not member.extra and not member.suspect:
+                self.bear(member.spec.slots)
                 self._share_anew()
+            self._end_unplaced(member, error)
             return
         info = member.info
         if info.slots < member.spec.slots:
@@ -328,13 +330,22 @@ class RolloutPool:
     def _end_unplaced(self, member: Member, error: Exception) -> None:
         member.state = MemberState.ENDED
         self.dealer.leave(member.actor_id)
-        self._unplaced += not member.extra
         self.note("warning", str(error))
-        if self._unplaced > self.settings.actors or not any(
-            m.alive or m.state in (MemberState.STARTING, MemberState.DEAD) for m in self.members.values()
-        ):
+        if member.suspect:
+            self.suspects.unplaced()
+            self._changed.set()
+            return
+        if not any(m.alive or m.state in (MemberState.STARTING, MemberState.DEAD) for m in self.members.values()):
             self.drain(f"no actor could be placed: {error}", ExitCode.STOPPED, grace_s=0.0)
+        self._asked_actor_at = time.monotonic()
+        self.set_slots(self.slots)  # the others take over its share
         self._changed.set()
+
+    def _count_death(self, cause: str) -> None:
+        self._deaths_in_vain += 1
+        if self._deaths_in_vain > max(MIN_DEATHS_IN_VAIN, 3 * self.settings.actors) and not self.phase.draining:
+            text = f"{self._deaths_in_vain} actors died one after the other and no episode ended between them; the last one: {cause}"
+            self.drain(text, ExitCode.STOPPED, grace_s=0.0)
 
     def _count_fault(self, error: ActorFaultError) -> None:
         self._faults += 1
@@ -457,10 +468,7 @@ class RolloutPool:
         if not member.alive:
             return
         member.state = MemberState.DEAD
-        self._deaths_in_vain += 1
-        if self._deaths_in_vain > max(MIN_DEATHS_IN_VAIN, 3 * self.settings.actors) and not self.phase.draining:
-            text = f"{self._deaths_in_vain} actors died one after the other and no episode ended between them; the last one: {cause}"
-            self.drain(text, ExitCode.STOPPED, grace_s=0.0)
+        self._count_death(cause)
         self._health.forget(member.actor_id)
         member.handle.kill()
         member.nudge.set()
@@ -502,13 +510,13 @@ class RolloutPool:
         else:
             self.ledger.commit_lost(tickets, cause)
         self._leave_out(tickets)
-        if not member.suspect and self.queue.waiting and not self.phase.draining and not self.phase.closing:
+        if (not member.suspect or member.converted) and self.queue.waiting and not self.phase.draining and not self.phase.closing:
             self.replaced += 1
-            self._bear(member.spec.slots)
+            self.bear(member.spec.slots)
             self._share_anew()
         self.nudge_all()
 
-    async def _retire(self, member: Member) -> None:
+    async def retire(self, member: Member) -> None:
         """Stop an actor in order and take its last words."""
         reply = await member.handle.stop(member.acknowledged, _STOP_S)
         if reply is None:
@@ -531,7 +539,7 @@ class RolloutPool:
 
         async def end(member: Member) -> None:
             if member.alive:
-                await self._retire(member)
+                await self.retire(member)
             elif member.state == MemberState.STARTING:
                 member.state = MemberState.ENDED
                 member.handle.kill()

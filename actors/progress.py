@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from actors.queue import JobQueue, JobState
+from rayeval.costs import Prices
 from rayeval.schemas import STATUS_SCHEMA, JsonObject
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ class Progress:
         self._pool: RolloutPool | None = None
         self._ledger: Ledger | None = None
         self._marks: deque[tuple[float, int]] = deque()
+        self.prices: Prices | None = None
+
+    @property
+    def cancelled(self) -> int:
+        """Episodes left out by request."""
+        return self._queue.cancelled
 
     def attach(self, pool: RolloutPool, ledger: Ledger) -> None:
         """From now on there is something to count."""
@@ -39,6 +46,8 @@ class Progress:
         failed = ledger.failed if ledger else 0
         if pool is not None and pool.reason is not None and state == "running":
             state = "draining"
+        elif pool is not None and pool.phase.paused and state == "running":
+            state = "paused"
         rate = self._rate(ledger.done if ledger else 0)
         left = queue.waiting + queue.out
         out: JsonObject = {
@@ -54,6 +63,7 @@ class Progress:
             "not_run": self._planned - done - failed,
             "in_flight": 0,
             "queued": queue.waiting,
+            "cancelled": queue.cancelled,
             "retries": 0,
             "lost": 0,
             "late": 0,
@@ -64,6 +74,7 @@ class Progress:
             "steps": 0,
             "protocol_errors": 0,
             "tokens": 0,
+            "cost": None,
             "actors": [],
             "environment": [],
             "model": [],
@@ -80,6 +91,9 @@ class Progress:
                 "steps": ledger.totals["steps"],
                 "protocol_errors": ledger.totals["protocol_errors"],
                 "tokens": ledger.totals["tokens"],
+                "cost": None
+                if self.prices is None
+                else {"amount": round(self.prices.of(ledger.totals), 6), "currency": self.prices.currency},
                 "failures": dict(ledger.failures),
                 "model_retries": {
                     name.removeprefix("model_retry."): n for name, n in sorted(ledger.totals.items()) if name.startswith("model_retry.")

@@ -156,6 +156,7 @@ class RolloutActor:
         self._cpu = CpuMeter()
         self._give_back = False
         self._stopping = False
+        self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> ActorInfo:
         """Build the clients in this loop. Raises ConfigurationError for what the configuration cannot give (a missing API key)."""
@@ -256,7 +257,7 @@ class RolloutActor:
     def revoke(self, reason: str) -> None:
         """End the right to act: cancel what runs and release. For an actor that has no process of its own to kill."""
         self._fresh.revoke(reason)
-        if self._running or self._queue:
+        if self._running or self._queue or self._held:
             self._on_lapse(reason)
 
     # ---- the work loop ------------------------------------------------------------------------------------------------------------
@@ -417,10 +418,9 @@ class RolloutActor:
     def _on_lapse(self, reason: str) -> None:
         self._queue.clear()
         self._cancel(("*",))
-        if not self._own_process:
-            return
-        ending = self._loop.create_task(self._end_after_lapse())
-        ending.add_done_callback(lambda _: os._exit(1))
+        self._ending = self._loop.create_task(self._end_after_lapse())
+        if self._own_process:
+            self._ending.add_done_callback(lambda _: os._exit(1))
 
     async def _end_after_lapse(self) -> None:
         tasks = list(self._running.values())

@@ -10,19 +10,15 @@ of refusals is refused calls over all calls, in the same time.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import table, write_experiment
-from benchmarks.live import live_run
-from benchmarks.servers import Servers, load_average, servers
-from rayeval.demo import start_demo
+from benchmarks.live import limited, live_run
+from benchmarks.servers import load_average
 
 THROUGHPUT_LEAST = 0.9
 REFUSED_MOST = 0.03
@@ -31,25 +27,12 @@ _EPISODES = 20_000
 _SHOP_SLOTS = 1024
 
 
-@contextlib.contextmanager
-def _servers(command: str | None, slots: int, full: str, latency: str) -> Iterator[Servers]:
-    if command is not None:
-        with servers(f"{command} --model-slots {slots} --model-full {full} --model-latency {latency}", _SHOP_SLOTS) as fresh:
-            yield fresh
-        return
-    with start_demo(slots=_SHOP_SLOTS, model_slots=slots, model_full=full, model_latency=latency) as demo:
-        yield Servers(demo.shop_url, demo.model_url, 40)
-
-
-def _model_counts(fresh: Servers) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{fresh.model.removesuffix('/v1')}/stats", timeout=30.0) as answer:
-        counts: dict[str, Any] = json.loads(answer.read())["model"]
-    return counts
-
-
 def one(options: argparse.Namespace, latency: str, concurrency: int | str) -> dict[str, Any]:
     """Throughput and refusals of one setting."""
-    with tempfile.TemporaryDirectory() as temporary, _servers(options.mock_command, options.slots, options.full, latency) as fresh:
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        limited(options.mock_command, _SHOP_SLOTS, model_slots=options.slots, model_full=options.full, model_latency=latency) as fresh,
+    ):
         directory = Path(temporary)
         config = write_experiment(directory, fresh, episodes=_EPISODES, concurrency=1, grace_s=0)
         written = json.loads(config.read_text())
@@ -59,16 +42,16 @@ def one(options: argparse.Namespace, latency: str, concurrency: int | str) -> di
         with live_run(config, directory / "run") as run:
 
             def answered() -> dict[str, Any] | None:
-                counts = _model_counts(fresh)
+                counts = fresh.stats()["model"]
                 return counts if counts.get("ok", 0) else None
 
             before = run.wait_for(answered, _START_S)
             began = time.monotonic()
             while time.monotonic() - began < options.seconds:
                 time.sleep(1.0)
-                counts = _model_counts(fresh)
+                counts = fresh.stats()["model"]
                 levels.append([counts["in_flight"], run.status().get("in_flight", 0)])
-            after, ended = _model_counts(fresh), time.monotonic()
+            after, ended = fresh.stats()["model"], time.monotonic()
     calls = after["requests"] - before["requests"]
     return {
         "latency": latency,
@@ -104,7 +87,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-    rows = [("latency", "concurrency", "answers/s", "refused", "load")]
+    rows: list[tuple[str, ...]] = [("latency", "concurrency", "answers/s", "refused", "load")]
     for row in result["rows"]:
         figures = (f"{row['answers_per_s']:.1f}", f"{row['refused_share']:.2%}", f"{row['load']:.1f}")
         rows.append((row["latency"], str(row["concurrency"]), *figures))

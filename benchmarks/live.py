@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.experiment import REPOSITORY
+from benchmarks.servers import Servers, servers
+from rayeval.demo import start_demo
 
 _END_S = 90.0
 T = TypeVar("T")
@@ -41,6 +43,19 @@ class LiveRun:
                 raise TimeoutError(f"not seen within {within_s:g} s; status: {self.status()}")
             time.sleep(every_s)
         return found
+
+
+@contextlib.contextmanager
+def limited(command: str | None, shop_slots: int, **options: Any) -> Iterator[Servers]:
+    """Fresh servers with such ``options`` (``model_latency="fixed:1"``), which a command gets as ``--model-latency fixed:1``; what it
+    takes for shop slots is its own affair."""
+    if command is not None:
+        words = "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items())
+        with servers(command + words, shop_slots) as fresh:
+            yield fresh
+        return
+    with start_demo(slots=shop_slots, **options) as demo:
+        yield Servers(demo.shop_url, demo.model_url, 40)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TypeVar
 
+import orjson
+
 from rayeval.encoding import encode
 from rayeval.environments.base import EnvironmentEpisode
 from rayeval.environments.pages import reset_fault, step_fault, terminal_fault
@@ -119,7 +121,6 @@ class AgentRuntime:
             **provenance,
         }
         self._closing: set[asyncio.Task[None]] = set()
-        self._placed: dict[tuple[str | None, str], tuple[JsonObject, JsonObject]] = {}
 
     async def run(
         self,
@@ -318,7 +319,7 @@ class _Play:
             ),
             self._endpoint,
         )
-        step = trace.add_step(index, observation, offered.tools, output)
+        step = trace.add_step(index, observation, orjson.Fragment(offered.encoded), output)
         if self._on_event is not None:
             self.emit("model", {"step_index": index, **step["model"]})
         if output.policy_failure is not None:

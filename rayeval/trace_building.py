@@ -36,6 +36,7 @@ from rayeval.schemas import (
 
 _TRACEBACK_LIMIT = 16_000
 _MESSAGE_LIMIT = 4_000
+_COUNTED = frozenset({"protocol_error", "policy_failure", "resampled"})
 
 
 class TraceBuilder:
@@ -48,12 +49,15 @@ class TraceBuilder:
         self.server = server
         self.messages: list[bytes] = []
         """The conversation: each message as encoded JSON. Also what the model client sends."""
-        self.steps: list[JsonObject] = []
         self.reset: JsonObject | None = None
         self.final: JsonObject | None = None
         self.identity = EnvironmentIdentity()
         self.error: TraceError | None = None
         self._skills: list[JsonObject] = []
+        self._open_step: JsonObject | None = None
+        self._sealed: list[orjson.Fragment] = []
+        self._counted: list[JsonObject] = []
+        """What ``figures_of`` reads of each sealed step."""
         self._failed = False
         self._retryable = False
         self._kind: ErrorKind | None = None
@@ -72,7 +76,7 @@ class TraceBuilder:
             row = {"skill_id": s.skill_id, "content": s.content, "version": s.version, "metadata": s.metadata}
             self._skills.append({**row, "content_sha256": _content_sha256(s.content)})
 
-    def add_step(self, index: int, observation: str, tools: list[JsonObject], output: ModelOutput) -> JsonObject:
+    def add_step(self, index: int, observation: str, tools: list[JsonObject] | orjson.Fragment, output: ModelOutput) -> JsonObject:
         """-> the step, to be completed by the caller: ``action`` and ``environment`` are null so far."""
         step: JsonObject = {
             "step_index": index,
@@ -84,8 +88,23 @@ class TraceBuilder:
         }
         if output.resampled:
             step["resampled"] = "timeout"
-        self.steps.append(step)
+        self._seal_step()
+        self._open_step = step
         return step
+
+    def _seal_step(self) -> None:
+        """Encode the step that is complete now and let go of its objects. Many conversations are open at once: a page's objects that
+        wait for the end of the episode are out of every cache by then, and the collector walks them meanwhile."""
+        step, self._open_step = self._open_step, None
+        if step is None:
+            return
+        self._sealed.append(orjson.Fragment(encode(step)))
+        counted = {name: value for name, value in step.items() if name in _COUNTED}
+        counted["model"] = {name: value for name, value in step["model"].items() if name != "raw_response"}
+        environment = step["environment"]
+        if environment is not None:
+            counted["environment"] = {"action_feedback": environment.get("action_feedback")}
+        self._counted.append(counted)
 
     def fail(self, stage: str, error: BaseException) -> None:
         """Make this a failed attempt. Only the first failure counts."""
@@ -109,6 +128,7 @@ class TraceBuilder:
         """The line. Called once."""
         from rayeval.summary import figures_of  # the summary reads traces; nothing else here depends on it
 
+        self._seal_step()
         status = EpisodeStatus.FAILED if self._failed else EpisodeStatus.COMPLETED
         trace: JsonObject = {
             "schema_version": TRACE_SCHEMA,
@@ -123,7 +143,7 @@ class TraceBuilder:
             "reset": self.reset,
             "selected_skills": self._skills,
             "conversation": [orjson.Fragment(message) for message in self.messages],
-            "steps": self.steps,
+            "steps": self._sealed,
             "final": self.final,
             "error": self.error,
         }
@@ -134,7 +154,7 @@ class TraceBuilder:
             line=encode(trace) + b"\n",
             error_kind=self._kind.value if self._kind is not None else None,
             retryable=self._retryable,
-            figures=figures_of(trace),
+            figures=figures_of({**trace, "steps": self._counted}),
             identity=self.identity,
             server=self.server,
         )

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rayeval.cli import configuration, doctor, leases, project, running, runs, verifying
+from rayeval.cli import configuration, control, doctor, leases, project, running, runs, verifying
 from rayeval.cli.output import PipeClosedError, error_object, one_line, write_error, write_json, write_out
 from rayeval.exceptions import InputError, PlanMismatchError, RayevalError
 from rayeval.schemas import ExitCode
@@ -22,7 +22,7 @@ _EXIT_CODES = {
     ExitCode.FAILED_EPISODES: "the work ended, but more than --max-failed episodes failed for good",
     ExitCode.BAD_INPUT: "bad configuration or input; one line says field, value and what to give",
     ExitCode.FINGERPRINT: "the run directory holds another plan, or other weights",
-    ExitCode.REFUSED: "refused, or a condition not met: test guard, second driver, verify, doctor",
+    ExitCode.REFUSED: "refused, or a condition not met: test guard, second driver, a cap, control, verify, doctor",
     ExitCode.STOPPED: "stopped by the machine: disk full, unwritable, endpoints out",
     ExitCode.INTERNAL: "an internal error, with its traceback",
     ExitCode.SIGINT: "ended by SIGINT, drained",
@@ -49,6 +49,7 @@ app.command("runs")(runs.runs)
 app.command("status")(runs.status)
 app.command("summarize")(runs.summarize)
 app.command("verify")(verifying.verify)
+app.command("control")(control.control)
 app.add_typer(leases.app, name="leases")
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(project.demo)
 

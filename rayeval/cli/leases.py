@@ -142,11 +142,11 @@ def owner_state(actor: JournalActor) -> str:
 
     import psutil
 
-    from rayeval.store.lock import boot_id
+    from rayeval.store.lock import boot_id, process_space
 
     if actor.gone:
         return "dead"
-    if actor.boot_id == boot_id():
+    if actor.boot_id in (process_space(), boot_id()):
         try:
             started = psutil.Process(actor.pid).create_time()
         except psutil.NoSuchProcess:
@@ -154,7 +154,8 @@ def owner_state(actor: JournalActor) -> str:
         except psutil.Error:
             return "unknown"
         return "alive" if abs(started - actor.start_time) < 1.0 else "dead"
-    if actor.host == socket.gethostname():
+    same_boot = actor.boot_id.partition("/")[0] == boot_id()  # in another container, whose pids are not seen here
+    if actor.host == socket.gethostname() and not same_boot:
         return "dead"  # the host has started anew
     return "dead" if time.time() - actor.last_seen > SILENT_S else "unknown"
 

@@ -30,6 +30,11 @@ _CUT = 0.9
 _DEEP_CUT = 0.7
 """When a quarter or more of a round trip's calls were refused."""
 _DEEP_SHARE = 0.25
+_TOLERATED = 0.02
+"""Share of calls whose refusal, without a step that explains it, is put down to chance."""
+_TOLERATED_OF = 100
+_FLOOR = 4
+"""Not cut below it while most calls are answered: refusals that a small limit does not end are not about the limit."""
 _INFLATED = 2.0
 _STEP_UP = 1.25
 _STEP_UP_MOST = 2.0
@@ -167,9 +172,14 @@ class AdaptiveLimiter:
             self._ceiling = level
             limit = _under(level)
         else:
-            deep = self._window.refused >= _DEEP_SHARE * (self._window.refused + self._window.answers)
-            limit = int(self._limit * (_DEEP_CUT if deep and self._window.refused > 1 else _CUT))
-            self._ceiling = max(1, limit) + 1
+            refused = self._window.refused
+            calls = refused + self._window.answers
+            if refused <= _TOLERATED * max(calls, _TOLERATED_OF):
+                self._next_try = max(self._next_try, now + self._wait_s)
+                return
+            deep = refused >= _DEEP_SHARE * calls
+            limit = max(int(self._limit * (_DEEP_CUT if deep else _CUT)), 1 if deep else min(self._limit, _FLOOR))
+            self._ceiling = limit + 1
             self._wait_s = _MIN_WAIT_S
         self._doubling = False
         self._probe_step = 0

@@ -12,7 +12,7 @@ from rayeval.store.launch import (
     write_launch,
 )
 from rayeval.store.lease_journal import JournalActor, JournalState, LeaseJournal, load_journal
-from rayeval.store.lock import LockRecord, RunLock, boot_id, living_holder, read_lock_record
+from rayeval.store.lock import LockRecord, RunLock, boot_id, living_holder, process_space, read_lock_record
 from rayeval.store.reading import (
     TraceLine,
     TraceReader,
@@ -63,6 +63,7 @@ __all__ = [
     "load_journal",
     "load_resume_index",
     "package_versions",
+    "process_space",
     "read_lock_record",
     "read_status",
     "repair_torn_tail",

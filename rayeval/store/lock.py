@@ -229,6 +229,14 @@ def boot_id() -> str:
         return f"boot-{psutil.boot_time():.0f}"
 
 
+def process_space() -> str:
+    """Where a pid means something: this boot of this kernel, and this pid namespace (containers on one machine share the first only)."""
+    try:
+        return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return boot_id()
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat()
 

@@ -71,9 +71,13 @@ def real_load(start: StartServers, root: Path, episodes: int = 1000) -> JsonObje
 # ---- determinism ------------------------------------------------------------------------------------------------------------------
 
 
-def determinism(start: StartServers, root: Path, episodes: int = 300, variants: Sequence[str] = ()) -> JsonObject:
-    """One canonical hash over sizes, a resume, refusals, several servers and a killed actor. ``variants``: names, default all."""
+def determinism(start: StartServers, root: Path, episodes: int = 300, variants: Sequence[str] = (), on_ray: bool = True) -> JsonObject:
+    """One canonical hash over sizes, a resume, refusals, several servers and a killed actor.
+
+    ``variants``: names, default all; ``on_ray=False`` runs them in this process, which those of several actors cannot.
+    """
     bench = Bench(root, episodes)
+    show = not on_ray
     hashes: dict[str, str] = {}
     plain: dict[str, dict[str, Any]] = {
         "actors-1": {},
@@ -87,17 +91,17 @@ def determinism(start: StartServers, root: Path, episodes: int = 300, variants: 
     with start(slots=64, **FAULTY) as servers:
         for name, overrides in plain.items():
             if name in chosen or name == "actors-1":
-                hashes[name] = _completed(bench, name, servers, episodes, overrides)
+                hashes[name] = _completed(bench, name, servers, episodes, overrides, show)
         if "resume" in chosen:
-            hashes["resume"] = _resumed(bench, servers, episodes)
+            hashes["resume"] = _resumed(bench, servers, episodes, show)
         if "two-servers" in chosen:
             with start(slots=64, **FAULTY) as second:
-                overrides = {"execution.actors": 2}
-                hashes["two-servers"] = _completed(bench, "two-servers", [servers, second], episodes, overrides)
+                overrides = {"execution.actors": 2 if on_ray else 1}
+                hashes["two-servers"] = _completed(bench, "two-servers", [servers, second], episodes, overrides, show)
                 assert second.count("env", "reset") > 0 and second.count("model", "requests") > 0, "the second pair was not used"
     if "refusals" in chosen:
         with start(slots=64, **FAULTY, **REFUSING) as servers:
-            hashes["refusals"] = _completed(bench, "refusals", servers, episodes, {})
+            hashes["refusals"] = _completed(bench, "refusals", servers, episodes, {}, show)
     if "actor-killed" in chosen:
         with start(slots=64, env_latency="fixed:0.02", **FAULTY) as servers:
             hashes["actor-killed"] = _with_killed_actor(bench, servers, episodes)
@@ -108,10 +112,11 @@ def determinism(start: StartServers, root: Path, episodes: int = 300, variants: 
     return {"hash": hashes["actors-1"], "variants": sorted(hashes), "protocol_errors": shape["protocol_errors"]}
 
 
-def _completed(bench: Bench, name: str, servers: Servers | Sequence[Servers], episodes: int, overrides: JsonObject) -> str:
+def _completed(bench: Bench, name: str, servers: Servers | Sequence[Servers], episodes: int, overrides: JsonObject, show: bool) -> str:
     for pair in [servers] if isinstance(servers, Servers) else servers:
         pair.reset()
-    outcome = run_here(bench.config(name, servers, {"experiment.name": "same", "experiment.output_dir": f"runs/{name}", **overrides}))
+    config = bench.config(name, servers, {"experiment.name": "same", "experiment.output_dir": f"runs/{name}", **overrides})
+    outcome = run_here(config, show=show)
     assert outcome.exit_code == ExitCode.OK, outcome.reason
     run_dir = RunDirectory(outcome.run_dir)
     assert_exactly_once(run_dir, episodes)
@@ -126,16 +131,16 @@ def _keep(bench: Bench, name: str, run_dir: RunDirectory) -> None:
         (place / "summary.json").write_bytes((run_dir.path / "summary.json").read_bytes())
 
 
-def _resumed(bench: Bench, servers: Servers, episodes: int) -> str:
+def _resumed(bench: Bench, servers: Servers, episodes: int, show: bool) -> str:
     """Half of a finished run's file, torn inside a line, run to the end again."""
     servers.reset()
     config = bench.config("resume", servers, {"experiment.name": "same", "experiment.output_dir": "runs/resume"})
-    run_dir = RunDirectory(run_here(config).run_dir)
+    run_dir = RunDirectory(run_here(config, show=show).run_dir)
     with run_dir.traces.open("r+b") as file:
         file.truncate(run_dir.traces.stat().st_size // 2)
     done = lines_of(run_dir)
     display = Recorder()
-    outcome = run_here(config, display=display)
+    outcome = run_here(config, display=display, show=show)
     assert outcome.exit_code == ExitCode.OK, outcome.reason
     assert display.started["reused"] == done, (display.started, done)
     assert_exactly_once(run_dir, episodes)
@@ -252,21 +257,21 @@ def completed_counts_of_whole_lines(run_dir: RunDirectory) -> int:
     return len({t["episode_id"] for t in iter_traces(run_dir) if t["status"] == "completed"})
 
 
-def torn_resume(start: StartServers, root: Path, episodes: int = 120, cuts: int = 3) -> JsonObject:
+def torn_resume(start: StartServers, root: Path, episodes: int = 120, cuts: int = 3, on_ray: bool = True) -> JsonObject:
     """A finished run cut at random bytes runs to the end again, to the same hash."""
     import random
 
     bench = Bench(root, episodes)
     with start(slots=64, **FAULTY) as servers:
         config = bench.config("torn", servers)
-        run_dir = RunDirectory(run_here(config).run_dir)
+        run_dir = RunDirectory(run_here(config, show=not on_ray).run_dir)
         whole, expected = run_dir.traces.read_bytes(), canonical(run_dir)
         dice = random.Random(5)
         offsets = [dice.randrange(len(whole) - 100_000, len(whole)) for _ in range(cuts)]
         for offset in offsets:
             with run_dir.traces.open("r+b") as file:
                 file.truncate(offset)
-            outcome = run_here(config)
+            outcome = run_here(config, show=not on_ray)
             assert outcome.exit_code == ExitCode.OK, outcome.reason
             assert_exactly_once(run_dir, episodes)
             assert canonical(run_dir) == expected
@@ -276,14 +281,16 @@ def torn_resume(start: StartServers, root: Path, episodes: int = 120, cuts: int 
 # ---- faults -----------------------------------------------------------------------------------------------------------------------
 
 
-def faults(start: StartServers, root: Path, episodes: int = 500, hang: float = 0.01) -> JsonObject:
+def faults(start: StartServers, root: Path, episodes: int = 500, hang: float = 0.01, on_ray: bool = True) -> JsonObject:
     """What the summary counts is what the servers dealt; nothing that failed is scored."""
     bench = Bench(root, episodes)
     overrides = {"experiment.name": "same", "execution.model_timeout_s": 2}
     with start(slots=64) as servers:
-        clean = RunDirectory(run_here(bench.config("clean", servers, {**overrides, "experiment.output_dir": "runs/clean"})).run_dir)
+        clean = RunDirectory(
+            run_here(bench.config("clean", servers, {**overrides, "experiment.output_dir": "runs/clean"}), show=not on_ray).run_dir
+        )
     with start(slots=64, fault_hang=hang, hang_s=30, **FAULTY, **REFUSING) as servers:
-        outcome = run_here(bench.config("faulty", servers, {**overrides, "experiment.output_dir": "runs/faulty"}))
+        outcome = run_here(bench.config("faulty", servers, {**overrides, "experiment.output_dir": "runs/faulty"}), show=not on_ray)
         model = servers.stats()["model"]
         assert servers.stats()["env"]["leases_held"] == 0
     assert outcome.exit_code == ExitCode.OK, outcome.reason
@@ -315,7 +322,7 @@ def faults(start: StartServers, root: Path, episodes: int = 500, hang: float = 0
 # ---- one driver -------------------------------------------------------------------------------------------------------------------
 
 
-def lock(start: StartServers, root: Path, episodes: int = 400, stopped_s: float = 90.0) -> JsonObject:
+def lock(start: StartServers, root: Path, episodes: int = 400, stopped_s: float = 90.0, takeover: bool = True) -> JsonObject:
     """A stopped holder keeps its run; a killed one does not."""
     bench = Bench(root, episodes)
     with start(slots=64, env_latency="fixed:0.02", model_latency="fixed:0.05") as servers:
@@ -331,6 +338,9 @@ def lock(start: StartServers, root: Path, episodes: int = 400, stopped_s: float 
         assert holder.wait() == ExitCode.OK, holder.output
         assert_exactly_once(holder.run_dir, episodes)
         replaced = status_of(holder.run_dir)
+        message = next(line for line in second.output.splitlines() if f"pid {holder.pid}" in line)
+        if not takeover:
+            return {"refusal": message}
 
         config = bench.config("taken", servers, {"execution.concurrency": 16})
         dead = Driver(config)
@@ -344,7 +354,6 @@ def lock(start: StartServers, root: Path, episodes: int = 400, stopped_s: float 
         assert heir.wait() == ExitCode.OK, heir.output
         assert_exactly_once(heir.run_dir, episodes)
         assert servers.stats()["env"]["leases_held"] == 0
-    message = next(line for line in second.output.splitlines() if f"pid {holder.pid}" in line)
     return {"refusal": message, "lost_by_the_stop": replaced.get("lost"), "takeover_s": round(took, 2)}
 
 
@@ -421,6 +430,23 @@ def actor_ends(start: StartServers, root: Path, episodes: int = 300, stop: bool 
 
 
 # ---- signals ----------------------------------------------------------------------------------------------------------------------
+
+
+def drain(start: StartServers, root: Path, episodes: int = 40) -> JsonObject:
+    """SIGTERM midway: what runs ends, everything is given back, the verdict is 143."""
+    bench = Bench(root, episodes)
+    with start(slots=64, env_latency="fixed:0.02", model_latency="fixed:0.05") as servers:
+        driver = Driver(bench.config("drained", servers, {"execution.concurrency": 4}))
+        driver.until_lines(episodes // 10)
+        family = descendants(driver.pid)
+        driver.signal(signal.SIGTERM)
+        assert driver.wait() == ExitCode.SIGTERM, driver.output
+        status = status_of(driver.run_dir)
+        assert status["state"] == "ended" and status["exit_code"] == ExitCode.SIGTERM, status
+        assert servers.stats()["env"]["leases_held"] == 0
+        assert 0 < status["done"] == completed_counts_of_whole_lines(driver.run_dir) < episodes
+        _assert_gone(family)
+        return {"done": status["done"]}
 
 
 def signals(start: StartServers, root: Path, episodes: int = 300) -> JsonObject:

@@ -10,7 +10,7 @@ from rayeval.cli.leases import SILENT_S, owner_state
 from rayeval.schemas import Lease
 from rayeval.store import LeaseJournal, RunLock, load_journal
 from rayeval.store.lease_journal import JournalActor
-from rayeval.store.lock import boot_id
+from rayeval.store.lock import boot_id, process_space
 from tests.helpers.runs import make_run
 
 
@@ -30,6 +30,10 @@ def actor(**keys):
         ({"gone": True}, "dead"),
         ({"start_time": 1.0}, "dead"),  # the pid is another process's now
         ({"pid": 2**22 + 7}, "dead"),
+        ({"boot_id": process_space()}, "alive"),
+        ({"boot_id": process_space(), "pid": 2**22 + 7}, "dead"),
+        ({"boot_id": f"{boot_id()}/another container"}, "unknown"),
+        ({"boot_id": f"{boot_id()}/another container", "last_seen": time.time() - SILENT_S - 1}, "dead"),
         ({"boot_id": "another"}, "dead"),
         ({"boot_id": "another", "host": "elsewhere"}, "unknown"),
         ({"boot_id": "another", "host": "elsewhere", "last_seen": time.time() - SILENT_S - 1}, "dead"),
