@@ -118,11 +118,11 @@ class Control:
         found = pool.cancel(ids)
         left_out = pool.queue.cancelled - before
         stopping, over = found - left_out, len(ids) - found
-        parts = [f"{stopping} running are being stopped"] if stopping else []
+        parts = [f"{stopping} dispatched are being stopped"] if stopping else []
         parts += [f"{left_out} waiting are left out"] if left_out else []
         parts += [f"{over} were over or left out already"] if over else []
         text = f"{found} of {len(ids)} episodes cancelled" + (f": {', '.join(parts)}" if parts else "")
-        return text, {"episodes": len(ids), "cancelled": found, "running": stopping, "waiting": left_out, "over": over}
+        return text, {"episodes": len(ids), "cancelled": found, "dispatched": stopping, "waiting": left_out, "over": over}
 
     def _of_tasks(self, text: str | None) -> Iterator[str]:
         """Ids of all episodes of tasks ``12,40-60``. Raises InputError for a single id, or a range, without a task of the plan."""

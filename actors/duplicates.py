@@ -5,9 +5,10 @@ Bounded: it keeps ``_TASKS`` tasks of ``_EACH`` episodes, which is enough for a 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from rayeval.duplicates import Generations, alike_sentence, too_alike
+from rayeval.duplicates import SHARE, Generations, alike_sentence, too_alike
 from rayeval.schemas import EpisodeStatus, FinishedTrace
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 _TASKS, _EACH = 1024, 16
 _EVERY_S = 5.0
 _FEW_TASKS, _MANY_PAIRS = 3, 200
-"""The episodes that end first are the short ones, and those of one easy task may well be alike: fewer tasks than this need more pairs."""
+"""The episodes that end first are the short ones, and those of one easy task may well be alike: fewer tasks than this need more pairs,
+and while there are few pairs the share must be clearly above the half that the summary asks for."""
 
 
 class DuplicateWatch:
@@ -39,6 +41,8 @@ class DuplicateWatch:
             return
         self._next, self._looked_at = now + _EVERY_S, self._generations.pairs
         found = self._generations.to_json()
-        if too_alike(found) and (found["tasks_compared"] >= _FEW_TASKS or found["pairs"] >= _MANY_PAIRS):
+        pairs = found["pairs"]
+        clearly = found["identical"] >= SHARE * pairs + math.sqrt(pairs)
+        if too_alike(found) and clearly and (found["tasks_compared"] >= _FEW_TASKS or pairs >= _MANY_PAIRS):
             self.told = True
             pool.note("warning", alike_sentence(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from rayeval.schemas import EnvironmentIdentity, EpisodeJob, JsonObject
@@ -134,6 +134,19 @@ class Reply:
     """Largest delay of the actor's loop since the last reply, in seconds."""
     missed: list[Reply] = field(default_factory=list)
     """Earlier replies sent again because they were asked for."""
+
+    def __reduce__(self) -> Any:
+        # named tuples go through a Python hook of the pickler one by one, plain ones do not
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["records"] = [(*r[:7], tuple(r.identity), r.server) for r in self.records]
+        values["leases"] = [tuple(change) for change in self.leases]
+        return _reply, (values,)
+
+
+def _reply(values: dict[str, Any]) -> Reply:
+    values["records"] = [Record._make((*r[:7], EnvironmentIdentity._make(r[7]), r[8])) for r in values["records"]]
+    values["leases"] = list(map(LeaseChange._make, values["leases"]))
+    return Reply(**values)
 
 
 class Ping(NamedTuple):

@@ -444,14 +444,17 @@ class RolloutPool:
                 self.queue.leave_out(ticket.job.episode_id)
 
     def _take_leases(self, member: Member, reply: Reply) -> None:
+        changes: list[tuple[str, Lease]] = []
         for event, server, env_idx, lease_id in reply.leases:
             lease = Lease(server, env_idx, lease_id)
             if event == "held":
                 self.admission.answered()
                 member.held[lease_id] = lease
-                self._write_down(self._journal.held, member.actor_id, lease)
+                changes.append((event, lease))
             elif member.held.pop(lease_id, None) is not None:
-                self._write_down(self._journal.ended, member.actor_id, lease)
+                changes.append((event, lease))
+        if changes:
+            self._write_down(self._journal.changed, member.actor_id, changes)
         self.peak_held = max(self.peak_held, sum(len(m.held) for m in self.members.values()))
         self._write_down(self._journal.seen, member.actor_id)
 

@@ -62,27 +62,41 @@ _SPARE_FILES = 256
 
 
 class ResetPacer:
-    """Keeps a rush of resets off a server: while ``burst`` of them are unanswered, further ones start ``rate`` a second. A server that
-    answers as fast as it is asked is not held back."""
+    """Keeps a rush of resets off a server: while ``burst`` of them are unanswered, a further one starts at the next answer, or when its
+    turn at ``rate`` a second has come. A server that answers as fast as it is asked is not held back."""
 
     def __init__(self, rate: float, burst: int = 16) -> None:
         self._interval = 1.0 / rate
         self._burst = burst
         self._unanswered: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Event]] = {}
         self._next: dict[str, float] = {}
 
     async def wait(self, server: str) -> None:
-        """Sleep until this server may get one more reset, which counts as unanswered until ``answered``."""
-        now = time.monotonic()
+        """Wait until this server may get one more reset, which counts as unanswered until ``answered``."""
         if self._unanswered[server] >= self._burst:
-            at = max(self._next.get(server, 0.0), now) + self._interval
-            self._next[server] = at
-            await asyncio.sleep(at - now)
+            now = time.monotonic()
+            self._next[server] = at = max(self._next.get(server, 0.0), now) + self._interval
+            turn = asyncio.Event()
+            self._waiting.setdefault(server, deque()).append(turn)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(at - now):
+                        await turn.wait()
+            finally:
+                turn.set()
         self._unanswered[server] += 1
 
     def answered(self, server: str) -> None:
         """A reset was answered, or nobody waits for it any more."""
         self._unanswered[server] -= 1
+        waiting = self._waiting.get(server)
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.is_set():  # else its turn had come by the clock
+                turn.set()
+                return
+        self._next.pop(server, None)
 
 
 class CpuMeter:

@@ -254,7 +254,8 @@ class ModelServer:
 
     def _respond(self, body: JsonObject, seed: int | None, key: tuple[int, int], size: int) -> web.Response:
         options = self._options
-        answer = policy.shop(body["messages"], body.get("tools") or (), seed, MODELS[body["model"]])
+        heard = None if options.ignore_seed else seed
+        answer = policy.shop(body["messages"], body.get("tools") or (), heard, MODELS[body["model"]])
         payload: JsonObject | None = None
         if options.fault_length and u01("length", options.fault_seed, *key) < options.fault_length:
             self.tally.add("fault_length")

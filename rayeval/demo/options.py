@@ -37,6 +37,7 @@ class DemoOptions:
     env_fault_500: float = _option(0.0, "share of environment requests answered with 500", "P")
     env_fault_hang: float = _option(0.0, "share of environment requests without an answer for --hang-s", "P")
     env_fault_lease_lost: float = _option(0.0, "share of interacts that find their lease gone (409)", "P")
+    ignore_seed: bool = _option(False, "the model answers as if no seed were sent: the same to the same messages")
     hang_s: float = _option(3600.0, "how long a hanging request gets no answer", "S")
     retry_after: float = _option(0.1, "Retry-After of a 429, in seconds", "S")
     fault_seed: int = _option(0, "another number deals the same shares of faults to other requests", "N")

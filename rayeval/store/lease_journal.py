@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,10 @@ class LeaseJournal:
         """The server no longer counts the lease."""
         self._append({"kind": "ended", "actor": actor_id, "lease": list(lease)})
 
+    def changed(self, actor_id: str, changes: Sequence[tuple[str, Lease]]) -> None:
+        """Several ``held`` and ``ended`` in their order, in one write."""
+        self._append(*({"kind": event, "actor": actor_id, "lease": list(lease)} for event, lease in changes))
+
     def seen(self, actor_id: str) -> None:
         """The actor answered just now; written at most every ``SEEN_EVERY_S`` for each actor."""
         now = time.monotonic()
@@ -75,16 +80,16 @@ class LeaseJournal:
             os.close(self._fd)
             self._fd = -1
 
-    def _append(self, record: JsonObject) -> None:
+    def _append(self, *records: JsonObject) -> None:
         if self._fd < 0:
             raise RuntimeError("the lease journal is closed")
-        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
         if self._torn:
-            line = b"\n" + line
+            lines = b"\n" + lines
         try:
             before = os.fstat(self._fd).st_size
             try:
-                write_all(self._fd, line)
+                write_all(self._fd, lines)
             except OSError:
                 self._torn = True
                 with suppress(OSError):

@@ -281,10 +281,15 @@ def torn_resume(start: StartServers, root: Path, episodes: int = 120, cuts: int 
 # ---- faults -----------------------------------------------------------------------------------------------------------------------
 
 
-def faults(start: StartServers, root: Path, episodes: int = 500, hang: float = 0.01, on_ray: bool = True) -> JsonObject:
-    """What the summary counts is what the servers dealt; nothing that failed is scored."""
+def faults(
+    start: StartServers, root: Path, episodes: int = 500, hang: float = 0.01, on_ray: bool = True, model: str = "random"
+) -> JsonObject:
+    """What the summary counts is what the servers dealt; nothing that failed is scored.
+
+    ``model``: one that makes no mistakes of its own (the demo's ``random``; other mocks take any name).
+    """
     bench = Bench(root, episodes)
-    overrides = {"experiment.name": "same", "execution.model_timeout_s": 2}
+    overrides = {"experiment.name": "same", "execution.model_timeout_s": 2, "model.name": model}
     with start(slots=64) as servers:
         clean = RunDirectory(
             run_here(bench.config("clean", servers, {**overrides, "experiment.output_dir": "runs/clean"}), show=not on_ray).run_dir
@@ -444,7 +449,8 @@ def drain(start: StartServers, root: Path, episodes: int = 40) -> JsonObject:
         status = status_of(driver.run_dir)
         assert status["state"] == "ended" and status["exit_code"] == ExitCode.SIGTERM, status
         assert servers.stats()["env"]["leases_held"] == 0
-        assert 0 < status["done"] == completed_counts_of_whole_lines(driver.run_dir) < episodes
+        on_disk = completed_counts_of_whole_lines(driver.run_dir)
+        assert 0 < status["done"] == on_disk < episodes, (status, on_disk, driver.output)
         _assert_gone(family)
         return {"done": status["done"]}
 

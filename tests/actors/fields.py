@@ -119,7 +119,7 @@ class Field:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while not holds():
+            while not holds():  # noqa: ASYNC110 (what happens in a pool has no event)
                 await asyncio.sleep(0.005)
 
 

@@ -39,9 +39,10 @@ class Link:
 
 
 class Traffic:
-    """A hook: steps take time; what is held at once, and resets that find the server full, are counted."""
+    """A hook: calls take ``pace`` seconds; what is held at once, and resets that find the server full, are counted."""
 
     def __init__(self) -> None:
+        self.pace = 0.03
         self.world: Any = None
         self.peak = self.waited = 0
 
@@ -49,7 +50,7 @@ class Traffic:
         if call.name == "reset":
             self.waited += self.world.taken(SHOP) >= SLOTS
         self.peak = max(self.peak, self.world.taken(SHOP))
-        return asyncio.sleep(0.03)
+        return asyncio.sleep(self.pace)
 
 
 @contextlib.asynccontextmanager
@@ -104,6 +105,7 @@ async def test_two_runs_share_a_server_and_both_come_to_their_end(tmp_path: Path
         both = asyncio.gather(run(first), run(second))
         await first.until(lambda: first.pool.dealer.admission[SHOP] == 8 == second.pool.dealer.admission[SHOP])
         await first.until(lambda: len(first.pool.held()) > 0 < len(second.pool.held()))
+        traffic.pace = 0.005
         await both
         assert first.ledger.done == second.ledger.done == 60
         assert 8 < traffic.peak <= SLOTS and not traffic.waited
@@ -125,6 +127,7 @@ async def test_a_new_broker_learns_from_its_runs_and_nothing_is_given_twice(tmp_
         await first.until(lambda: link.broker._runs.keys() == {first.client._run_id, second.client._run_id})
         await first.until(lambda: any("started anew" in text for _, text in first.notes))
         assert link.broker._shares.outstanding(SHOP) <= SLOTS
+        traffic.pace = 0.005
         await both
         assert first.ledger.done == second.ledger.done == 150
         assert traffic.peak <= SLOTS and not traffic.waited
@@ -160,19 +163,21 @@ async def test_a_run_without_a_broker_admits_nothing_and_one_that_lost_it_keeps_
 
 
 async def test_a_paused_run_gives_up_what_it_does_not_use(tmp_path: Path, link: Link) -> None:
-    async with two_runs(tmp_path, link, tasks=150) as ((first, second), _):
+    async with two_runs(tmp_path, link, tasks=150) as ((first, second), traffic):
         both = asyncio.gather(run(first), run(second))
         await first.until(lambda: first.pool.dealer.admission[SHOP] == 8 == second.pool.dealer.admission[SHOP])
         first.pool.pause(True)
         await first.until(lambda: second.pool.dealer.admission[SHOP] == SLOTS)
         first.pool.pause(False)
         await first.until(lambda: first.pool.dealer.admission[SHOP] == 8)
+        traffic.pace = 0.005
         await both
         assert first.ledger.done == 150
 
 
 async def test_episodes_at_a_model_endpoint_stay_within_its_slots_over_all_runs(tmp_path: Path, link: Link) -> None:
     async with two_runs(tmp_path, link, tasks=20, model_slots=5) as ((first, second), traffic):
+        traffic.pace = 0.01
         await asyncio.gather(run(first), run(second))
         assert first.ledger.done == second.ledger.done == 20
         assert 3 < traffic.peak <= 5

@@ -227,3 +227,18 @@ async def test_resets_are_spaced_after_a_burst() -> None:
         for _ in range(16 + 20):
             await pacer.wait("shop")
     assert loop.time() - began >= 0.15
+
+
+async def test_an_answer_lets_the_next_reset_go() -> None:
+    pacer = ResetPacer(0.01)
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(16):
+            await pacer.wait("shop")
+        late = [asyncio.ensure_future(pacer.wait("shop")) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in late)
+        for _ in range(5):
+            pacer.answered("shop")
+        await asyncio.gather(*late)
+        assert late[0].done()
+    await pacer.wait("another shop")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,6 +132,13 @@ def test_a_full_disk_is_told_without_lease_ids_and_the_journal_stays_usable(path
     assert str(path) in error and "free space" in error and "secret-lease" not in error
     state = load_journal(path)
     assert set(state.held) == {f"secret-lease-{i}" for i in range(1, int(held))} and state.bad_lines == 0
+
+
+def test_changes_go_in_together_and_in_order(path, journal):
+    other = Lease("http://s", 2, "secret-lease-2")
+    journal.changed("a1", [("held", A), ("held", other), ("ended", A)])
+    assert {lease_id: held[0] for lease_id, held in load_journal(path).held.items()} == {"secret-lease-2": "a1"}
+    assert [orjson.loads(line)["kind"] for line in path.read_bytes().splitlines()[-3:]] == ["held", "held", "ended"]
 
 
 def test_no_lease_id_in_errors_and_reprs(tmp_path, path, journal):

@@ -1,0 +1,45 @@
+import os
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+import ray
+
+from actors import cluster
+
+
+@pytest.mark.ray
+def test_the_ray_of_this_process_is_used_and_left_alone(ray_session: None) -> None:
+    joined = cluster.join(None, 2)
+    assert not joined.ours
+    assert ray.is_initialized()
+
+
+def test_settings_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    cluster.prepare_environment()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_an_end_at_once_leaves_no_process_behind() -> None:
+    script = """
+        import os, sys
+        from actors import cluster
+        cluster.join(None, 1)
+        print("up", flush=True)
+        sys.stdin.readline()
+        cluster.kill_local()
+        os._exit(1)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdin is not None
+    assert "up" in process.stdout.readline()
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) > 3
+    process.communicate("\n", timeout=60.0)
+    _, alive = psutil.wait_procs(family, timeout=20.0)
+    assert not alive

@@ -1,0 +1,70 @@
+import threading
+import time
+
+from actors.health import HealthThread
+from actors.messages import Ping
+
+
+class Handle:
+    """Answers pings, or not."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.pings = 0
+        self.pinged = threading.Event()
+
+    def ping(self, timeout_s: float) -> Ping | None:
+        self.pings += 1
+        self.pinged.set()
+        return Ping(1.5) if self.answers else None
+
+
+def wait_for_ping(handle: Handle) -> None:
+    handle.pinged.clear()
+    assert handle.pinged.wait(20.0)
+
+
+def watch(handle: Handle) -> tuple[HealthThread, object]:
+    health = HealthThread(every_s=0.02)
+    vitals = health.watch("a", handle)  # type: ignore[arg-type]
+    health.start()
+    return health, vitals
+
+
+def test_an_answer_is_written_down() -> None:
+    handle = Handle()
+    health, _ = watch(handle)
+    vitals = health.watch("a", handle)  # type: ignore[arg-type]
+    for _ in range(3):
+        wait_for_ping(handle)
+    assert vitals.tick_age_s == 1.5
+    assert vitals.silence_s(vitals.answered_at + 7.0) == 7.0
+    health.stop()
+
+
+def test_silence_grows_while_nobody_answers() -> None:
+    handle = Handle()
+    handle.answers = False
+    health = HealthThread(every_s=0.02)
+    vitals = health.watch("a", handle)  # type: ignore[arg-type]
+    began = vitals.answered_at
+    health.start()
+    for _ in range(3):
+        wait_for_ping(handle)
+    assert vitals.answered_at == began and vitals.asked_at > began
+    health.stop()
+
+
+def test_a_forgotten_actor_is_not_pinged_again() -> None:
+    handle, other = Handle(), Handle()
+    health, _ = watch(handle)
+    health.watch("b", other)  # type: ignore[arg-type]
+    wait_for_ping(handle)
+    health.forget("a")
+    wait_for_ping(other)
+    time.sleep(0.05)
+    before = handle.pings
+    for _ in range(3):
+        wait_for_ping(other)
+    assert handle.pings == before
+    health.stop()
