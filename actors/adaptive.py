@@ -18,7 +18,7 @@ EPISODES_PER_ACTOR = 256
 MIN_EPISODES = 8
 EVERY_S = 1.0
 _WAITING_SHARE = 0.25
-_STILL_S = 0.05
+_STILL = 0.05
 """Changes smaller than this share are not worth an order to every actor."""
 
 Load = tuple[int, int, int]
@@ -55,7 +55,7 @@ class Adaptive:
         admitted = sum(pool.dealer.admission.values())
         wanted = episodes_wanted(loads, in_flight)
         bounded = max(1, min(wanted, admitted, self._per_actor * len(alive), self.most, 2 * max(pool.slots, MIN_EPISODES)))
-        if abs(bounded - pool.slots) > max(1.0, _STILL_S * pool.slots):
+        if abs(bounded - pool.slots) > max(1.0, _STILL * pool.slots) or pool.slots > self.most:
             pool.set_slots(bounded)
         self._weigh(pool)
 

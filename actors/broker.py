@@ -52,6 +52,7 @@ _ASLEEP_S = 3.0
 _RETRY_S = 10.0
 _GIVE_UP_S = 600.0
 _CLOSE_S = 20.0
+_REPORT_LAG_S = 0.5
 _ENDED = "has ended"
 MODEL = "model:"
 """Prefix of a resource that is a model endpoint; others are environment servers."""
@@ -289,8 +290,9 @@ class SlotBroker:
     async def _release(self, run_id: str, run: RunRecord, why: str) -> None:
         """Release what a lapsed run held; its slots are free as far as that goes. Tried again until ``_GIVE_UP_S``."""
         held = kept = list(run.held.values())
-        reported = sum(run.resetting.values())
         orderly = why == _ENDED
+        unnamed = 0 if orderly else sum(run.resetting.values())
+        most = sum(n for resource, n in self._shares.outstanding_of(run_id).items() if not resource.startswith(MODEL))
         try:
             environment = self._build(run.spec)
         except Exception as error:  # a user's class that cannot be made here: its slots stay as the servers have them
@@ -305,12 +307,13 @@ class SlotBroker:
             noted = False
             while True:
                 kept = await release_leases(environment, kept, ended)
+                if not noted and not orderly:  # looked at before its slots are anybody's
+                    unnamed = max(unnamed, min(await self._unnamed(environment, run.spec.servers), most))
                 if self._runs.get(run_id) is not run:
                     return  # it came back and has said anew what it holds
                 self._shares.keep(run_id, Counter(lease.server for lease in kept))
                 if not noted:
                     noted = True
-                    unnamed = 0 if orderly else max(reported, await self._unnamed(environment, run.spec.servers))
                     self._note(
                         f"run {run.spec.name} {why}: {len(held) - len(kept)} of its {len(held)} leases were released"
                         + (f"; up to {unnamed} more cannot be named (a reset was under way or not yet reported)" if unnamed else "")
@@ -318,6 +321,8 @@ class SlotBroker:
                 if not kept or self._clock() - run.lapsed_at > _GIVE_UP_S:
                     return
                 await asyncio.sleep(_RETRY_S)
+        except Exception as error:  # a user's class again
+            self._note(f"run {run.spec.name} {why}: {len(run.held)} of its leases cannot be released ({type(error).__name__}: {error})")
         finally:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
@@ -327,7 +332,7 @@ class SlotBroker:
     async def _unnamed(self, environment: Environment, servers: tuple[str, ...]) -> int:
         """Slots that are taken by no lease that a run has named; the smaller of two looks, for runs report late."""
         found: list[int] = []
-        for pause in (1.5, 0.0):
+        for pause in (_REPORT_LAG_S, 0.0):
             capacities = await living_capacities(environment, servers)
             known = Counter(self._held_by_others(""))
             for run in self._runs.values():

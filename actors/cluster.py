@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import ray
 
 from rayeval.exceptions import PlacementError
 
+_CONNECT_S = 5.0
 _OBJECT_STORE_BYTES = 256 << 20
 """Replies are about 1 MB and fetched at once: a few for each actor are ever alive."""
 
@@ -60,11 +62,23 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Jo
             _node_ip_address="127.0.0.1",  # nothing of a local run listens beyond this machine
         )
         return Joined(f"a local Ray of {cpus} CPUs", True, private=True)
+    _see(address)
     try:
         ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlacementError(f"the Ray cluster at {address} cannot be joined: {str(error).splitlines()[0]}") from error
     return Joined(f"the Ray cluster at {address}", True)
+
+
+def _see(address: str) -> None:
+    """Whether anything listens at ``host:port``, for Ray itself tries for minutes. Raises PlacementError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise PlacementError(f"the Ray cluster at {address} cannot be joined: nothing answers there ({error})") from error
 
 
 def free_cpus() -> int:

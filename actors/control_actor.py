@@ -138,7 +138,8 @@ class ClusterMailbox:
                 self._actor = None
                 if not told:
                     told = True
-                    self._note("warning", f"this run is not steered over the cluster for now: {str(error).strip().splitlines()[0]}")
+                    why = (str(error).strip().splitlines() or [type(error).__name__])[0]  # a TimeoutError has no text
+                    self._note("warning", f"this run is not steered over the cluster for now: {why}")
                 await asyncio.sleep(_RETRY_S)
 
     def _received(self, value: Any) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from actors.pool import RolloutPool
 
 ASK_EVERY_S = 10.0
-_REPORT_LAG_S = 0.3
-"""A lease that a server counts is known here so much later, or is ours no more."""
+_REPORT_LAG_S = 0.1
+"""A lease that a server counts is known here about so much later."""
 
 
 class Governor(Protocol):
@@ -41,6 +41,7 @@ class Admission:
         self._observed = dict(observed)
         self._ceilings: dict[str, int] = {}
         self._refused: set[str] = set()
+        self._seen: dict[str, int] = {}
         self.slots: dict[str, int] = {}
         """All slots of each server that was looked at again."""
         self._asked_at = self._answered_at = time.monotonic()
@@ -92,13 +93,15 @@ class Admission:
         pool.start(self._ask(pool), "admission")
 
     async def _ask(self, pool: RolloutPool) -> None:
-        before = set(pool.held())
         capacities = await living_capacities(pool.environment, self._observed)
         await asyncio.sleep(_REPORT_LAG_S)
-        held = Counter(lease.server for lease in before | set(pool.held()))
+        held = Counter(lease.server for lease in pool.held())
         for server, slots, free, _ in capacities:
             self.slots[server] = slots
-            admission = max(0, min(slots, free + held[server]))
+            admission = seen = max(0, min(slots, free + held[server]))
+            if server in self._ceilings:  # others come and go all the time: one low look may be a reset under way
+                admission = max(seen, self._seen.get(server, 0))
+            self._seen[server] = seen
             if admission != self._observed.get(server):
                 self._observed[server] = admission
                 if server not in self._refused and server not in self._ceilings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,22 @@ episodes now and then; a server that ignores seeds repeats nearly all."""
 
 def generation_of(models: Iterable[Mapping[str, Any]]) -> str | None:
     """The ``steps[].model`` of one episode -> 16 hex digits; None for an episode in which the model said nothing."""
-    parts: list[str] = []
-    for model in models:
-        parts += ("\x1e", str(model.get("content") or ""), "\x1f", str(model.get("reasoning") or ""))
-        calls = model.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict):
-                raw = call.get("raw_arguments")
-                parts += ("\x1f", str(call.get("name")), "\x1f", raw if isinstance(raw, str) else str(call.get("arguments")))
+    return generation_hash([part for model in models for part in generated_by(model)])
+
+
+def generated_by(model: Mapping[str, Any]) -> list[str]:
+    """All that one ``steps[].model`` holds of the model's own, for ``generation_hash``."""
+    parts = ["\x1e", str(model.get("content") or ""), "\x1f", str(model.get("reasoning") or "")]
+    calls = model.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            raw = call.get("raw_arguments")
+            parts += ("\x1f", str(call.get("name")), "\x1f", raw if isinstance(raw, str) else str(call.get("arguments")))
+    return parts
+
+
+def generation_hash(parts: Sequence[str]) -> str | None:
+    """16 hex digits for what all turns of an episode generated, in order; None for none."""
     if not parts:
         return None
     return blake2b("".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

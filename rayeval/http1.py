@@ -114,8 +114,10 @@ class Connections:
             if isinstance(made, Failure):
                 return made
             connection = made
-        data = head + b"\r\n" if body is None else b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
-        answered = connection.send(data, deadline, max_bytes)
+        # written at once and kept nowhere: the answer may be many seconds away
+        answered = connection.send(
+            head + b"\r\n" if body is None else b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body), deadline, max_bytes
+        )
         try:
             answer = await answered
         except asyncio.CancelledError:

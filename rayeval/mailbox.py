@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 20
 """Of a request."""
 REPLY_S = 10.0
 """How long a sender waits, unless told otherwise."""
-_TAKEN_S = 5.0
+TAKEN_S = 5.0
 """How much longer it waits when the driver has taken the request."""
 _LOOK_S = 0.05
 _ORPHAN_S = 300.0
@@ -171,7 +171,7 @@ def append_record(run_dir: RunDirectory, request: ControlRequest, reply: JsonObj
         os.close(fd)
 
 
-def send(run_dir: RunDirectory, request: ControlRequest, timeout_s: float = REPLY_S) -> JsonObject:
+def send(run_dir: RunDirectory, request: ControlRequest, timeout_s: float = REPLY_S, taken_s: float = TAKEN_S) -> JsonObject:
     """Put a request into a live run's mailbox and wait for what its driver says. -> its reply.
 
     Raises InputError (the request is wrong), RefusedError (nobody works on the run, no answer in time, or the driver refused).
@@ -195,7 +195,7 @@ def send(run_dir: RunDirectory, request: ControlRequest, timeout_s: float = REPL
                 return read_reply(reply)
             now = time.monotonic()
             if taken_at is None and not mine.exists():
-                taken_at, deadline = now, max(deadline, now + _TAKEN_S)
+                taken_at, deadline = now, max(deadline, now + taken_s)
             if now >= deadline:
                 break
             time.sleep(_LOOK_S)

@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from rayeval.costs import Prices, prices_of_run
-from rayeval.duplicates import Generations, generation_of, should_differ
+from rayeval.duplicates import Generations, generated_by, generation_hash, should_differ
 from rayeval.exceptions import InputError
 from rayeval.schemas import (
     FOREIGN_TRACE_SCHEMAS,
@@ -41,42 +41,66 @@ _SCALE = 1074
 """Binary digits behind the point: the smallest positive float is 2**-1074."""
 
 
-def figures_of(trace: Mapping[str, Any]) -> JsonObject:
+class StepSums:
+    """What ``figures_of`` needs of the steps of one trace, added up step by step: a runtime counts each step while it is at hand."""
+
+    __slots__ = (
+        "actions",
+        "cached",
+        "generated",
+        "invalid",
+        "policy_failures",
+        "protocol_errors",
+        "resampled",
+        "retries",
+        "steps",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.steps = self.actions = self.invalid = self.protocol_errors = self.resampled = self.cached = 0
+        self.policy_failures: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.tokens = dict.fromkeys(TOKEN_FIELDS, 0)
+        self.generated: list[str] = []
+
+    def add(self, step: Mapping[str, Any]) -> None:
+        """Count one step; odd fields count as absent."""
+        self.steps += 1
+        model = _object(step.get("model"))
+        self.generated += generated_by(model)
+        if step.get("protocol_error"):
+            self.protocol_errors += 1
+        if failure := step.get("policy_failure"):
+            self.policy_failures[str(_object(failure).get("code"))] += 1
+        if step.get("resampled"):
+            self.resampled += 1
+        environment = step.get("environment")
+        if environment is not None and isinstance(environment, (dict, Mapping)):
+            self.actions += 1
+            feedback = environment.get("action_feedback")
+            if feedback and _object(feedback).get("valid") is False:
+                self.invalid += 1
+        if "retries" in model:
+            for retry in _objects(model["retries"]):
+                self.retries[str(retry.get("cause"))] += 1
+        if usage := model.get("usage"):
+            _add_tokens(self.tokens, usage)
+            self.cached += _cached_tokens(usage)
+
+
+def figures_of(trace: Mapping[str, Any], sums: StepSums | None = None) -> JsonObject:
     """One trace -> what a summary needs of it, a flat JSON object of a few hundred bytes. Reads foreign traces too; never raises for
-    missing or odd fields (they count as absent)."""
+    missing or odd fields (they count as absent). ``sums``: of its steps, where they have been counted already."""
     final = _object(trace.get("final"))
     error = _object(trace.get("error"))
     completed = trace.get("status") == EpisodeStatus.COMPLETED and final.get("done") is True
-    protocol_errors = actions = invalid = resampled = 0
-    policy_failures: Counter[str] = Counter()
-    retries: Counter[str] = Counter()
-    tokens = dict.fromkeys(TOKEN_FIELDS, 0)
-    cached = 0
-    steps = _objects(trace.get("steps"))
-    models: list[Mapping[str, Any]] = []
-    for step in steps:
-        model = _object(step.get("model"))
-        models.append(model)
-        if step.get("protocol_error"):
-            protocol_errors += 1
-        if failure := step.get("policy_failure"):
-            policy_failures[str(_object(failure).get("code"))] += 1
-        if step.get("resampled"):
-            resampled += 1
-        environment = step.get("environment")
-        if environment is not None and isinstance(environment, (dict, Mapping)):
-            actions += 1
-            feedback = environment.get("action_feedback")
-            if feedback and _object(feedback).get("valid") is False:
-                invalid += 1
-        if "retries" in model:
-            for retry in _objects(model["retries"]):
-                retries[str(retry.get("cause"))] += 1
-        if usage := model.get("usage"):
-            _add_tokens(tokens, usage)
-            cached += _cached_tokens(usage)
+    if sums is None:
+        sums = StepSums()
+        for step in _objects(trace.get("steps")):
+            sums.add(step)
     for retry in _objects(error.get("model_retries")):
-        retries[str(retry.get("cause"))] += 1
+        sums.retries[str(retry.get("cause"))] += 1
     detail = _object(final.get("reward_detail"))
     stage = error.get("stage")
     return {
@@ -85,18 +109,18 @@ def figures_of(trace: Mapping[str, Any]) -> JsonObject:
         "completed": completed,
         "reward": _number(final.get("reward")) if completed else None,
         "components": _components(detail) if completed else {},
-        "termination": _termination(final, policy_failures) if completed else None,
+        "termination": _termination(final, sums.policy_failures) if completed else None,
         "duration_ms": _number(trace.get("duration_ms")),
-        "steps": len(steps),
-        "actions": actions,
-        "invalid_actions": invalid,
-        "protocol_errors": protocol_errors,
-        "policy_failures": dict(policy_failures),
-        "resampled": resampled,
-        "tokens": tokens,
-        "cached_tokens": cached,
-        "generation": generation_of(models) if completed else None,
-        "model_retries": dict(retries),
+        "steps": sums.steps,
+        "actions": sums.actions,
+        "invalid_actions": sums.invalid,
+        "protocol_errors": sums.protocol_errors,
+        "policy_failures": dict(sums.policy_failures),
+        "resampled": sums.resampled,
+        "tokens": sums.tokens,
+        "cached_tokens": sums.cached,
+        "generation": generation_hash(sums.generated) if completed else None,
+        "model_retries": dict(sums.retries),
         "error_kind": None if completed else str(error.get("kind") or "unclassified"),
         "error_type": None if completed else str(error.get("type") or "unclassified"),
         "lost": stage == "lost",

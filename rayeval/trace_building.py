@@ -33,10 +33,10 @@ from rayeval.schemas import (
     ToolCall,
     TraceError,
 )
+from rayeval.summary import StepSums, figures_of
 
 _TRACEBACK_LIMIT = 16_000
 _MESSAGE_LIMIT = 4_000
-_COUNTED = frozenset({"protocol_error", "policy_failure", "resampled"})
 
 
 class TraceBuilder:
@@ -56,8 +56,7 @@ class TraceBuilder:
         self._skills: list[JsonObject] = []
         self._open_step: JsonObject | None = None
         self._sealed: list[orjson.Fragment] = []
-        self._counted: list[JsonObject] = []
-        """What ``figures_of`` reads of each sealed step."""
+        self._sums = StepSums()
         self._failed = False
         self._retryable = False
         self._kind: ErrorKind | None = None
@@ -99,12 +98,7 @@ class TraceBuilder:
         if step is None:
             return
         self._sealed.append(orjson.Fragment(encode(step)))
-        counted = {name: value for name, value in step.items() if name in _COUNTED}
-        counted["model"] = {name: value for name, value in step["model"].items() if name != "raw_response"}
-        environment = step["environment"]
-        if environment is not None:
-            counted["environment"] = {"action_feedback": environment.get("action_feedback")}
-        self._counted.append(counted)
+        self._sums.add(step)
 
     def fail(self, stage: str, error: BaseException) -> None:
         """Make this a failed attempt. Only the first failure counts."""
@@ -126,8 +120,6 @@ class TraceBuilder:
 
     def finish(self) -> FinishedTrace:
         """The line. Called once."""
-        from rayeval.summary import figures_of  # the summary reads traces; nothing else here depends on it
-
         self._seal_step()
         status = EpisodeStatus.FAILED if self._failed else EpisodeStatus.COMPLETED
         trace: JsonObject = {
@@ -154,7 +146,7 @@ class TraceBuilder:
             line=encode(trace) + b"\n",
             error_kind=self._kind.value if self._kind is not None else None,
             retryable=self._retryable,
-            figures=figures_of({**trace, "steps": self._counted}),
+            figures=figures_of(trace, self._sums),
             identity=self.identity,
             server=self.server,
         )

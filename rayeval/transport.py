@@ -343,9 +343,7 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | Non
     return None
 
 
-def _decoded(
-    status: int, headers: Mapping[str, str], data: bytes, max_bytes: int, where: str
-) -> HttpResponse | TransportError:
+def _decoded(status: int, headers: Mapping[str, str], data: bytes, max_bytes: int, where: str) -> HttpResponse | TransportError:
     coding = headers.get("Content-Encoding")
     if coding is None:
         return HttpResponse(status, headers, data)

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayeval.exceptions import InputError
+from rayeval.hashing import fingerprint
+from rayeval.store import write_launch
 from rayeval.summary import Aggregate, Moments, figures_of, summarize_run
 from rayeval.summary_text import next_commands, summary_lines, verdict_lines
 from tests.helpers.runs import completed, failed, foreign, make_foreign_run, make_run, step
@@ -344,3 +346,81 @@ def test_a_retry_is_offered_only_after_failures_and_means_the_same_plan(tmp_path
     last = next_commands(tmp_path, config, 2, ["--set", "model.name=a b", "--limit", "3"])[-1]
     assert last.endswith(" --set 'model.name=a b' --limit 3 --retry-failed")
     assert f"'{config}'" in last
+
+
+# --- cost and duplicates
+
+
+def launched(run_dir, **prices):
+    settings = {"execution": {"prices": {"prompt_per_million": 1e6, "completion_per_million": 2e6, **prices}}}
+    write_launch(run_dir, config_text="", resolved=settings, origins={}, argv=[])
+    return run_dir
+
+
+def sampled(path, traces, **model):
+    """A run of two tasks, two repeats each, at temperature 0.6."""
+    run_dir = make_run(path, traces, tasks=(0, 1), repeats=2)
+    manifest = run_dir.read_manifest()
+    manifest["plan"]["model"].update({"temperature": 0.6, "send_seed": True, **model})
+    manifest["plan_fingerprint"] = fingerprint(manifest["plan"])
+    run_dir.manifest.unlink()
+    run_dir.write_manifest(manifest)
+    return run_dir
+
+
+def said(*texts):
+    steps = [step(i) for i in range(len(texts))]
+    for one, text in zip(steps, texts, strict=True):
+        one["model"]["content"] = text
+    return steps
+
+
+def test_without_prices_there_is_no_cost(tmp_path):
+    summary = summarize_run(make_run(tmp_path / "r", [completed(0)]))
+    assert {summary["cost"][name] for name in ("amount", "currency", "per_episode")} == {None}
+    assert not any("cost" in line for line in verdict_lines(summary))
+
+
+def test_the_cost_is_that_of_every_attempt(tmp_path):
+    run_dir = launched(make_run(tmp_path / "r", [failed(0, steps=[step()]), completed(0, attempt=2), completed(1)]), currency="EUR")
+    summary = summarize_run(run_dir)
+    assert (summary["cost"]["amount"], summary["cost"]["per_episode"], summary["cost"]["currency"]) == (42.0, 21.0, "EUR")
+    assert "cost 42.00 EUR over all attempts, 21.00 EUR a completed episode" in verdict_lines(summary)
+
+
+def test_a_cost_without_a_completed_episode_is_told_too(tmp_path):
+    summary = summarize_run(launched(make_run(tmp_path / "r", [failed(0, steps=[step()])])))
+    assert verdict_lines(summary)[-1] == "cost 14.00 USD over all attempts"
+
+
+def test_cached_tokens_are_counted_where_the_server_says_so():
+    steps = [step()]
+    steps[0]["model"]["usage"]["prompt_tokens_details"] = {"cached_tokens": 7}
+    assert figures_of(completed(steps=steps))["cached_tokens"] == 7
+    assert figures_of(completed())["cached_tokens"] == 0
+
+
+def test_repeats_are_compared_where_they_should_differ(tmp_path):
+    traces = [
+        completed(0, 0, steps=said("a", "b")),
+        completed(0, 1, steps=said("a", "b")),
+        completed(1, 0),
+        completed(1, 1, steps=said("c")),
+    ]
+    found = summarize_run(sampled(tmp_path / "r", traces))["duplicates"]
+    assert found == {"tasks_compared": 2, "episodes_compared": 4, "pairs": 2, "identical": 1, "share": 0.5}
+    assert summarize_run(sampled(tmp_path / "greedy", traces, temperature=0.0))["duplicates"] is None
+    assert summarize_run(sampled(tmp_path / "unseeded", traces, send_seed=False))["duplicates"] is None
+
+
+def test_an_episode_is_compared_by_its_verdict_alone(tmp_path):
+    traces = [failed(0, 0, steps=said("a")), completed(0, 0, steps=said("a"), attempt=2), failed(0, 1, steps=said("a"))]
+    assert summarize_run(sampled(tmp_path / "r", traces))["duplicates"]["pairs"] == 0
+
+
+def test_repeats_that_are_the_same_are_a_warning(tmp_path):
+    summary = summarize_run(sampled(tmp_path / "r", [completed(0), completed(0, 1)]))
+    assert not any("warning" in line for line in verdict_lines(summary))  # one pair shows nothing
+    summary["duplicates"] |= {"pairs": 40, "identical": 38, "share": 0.95}
+    assert verdict_lines(summary)[-1].startswith("warning: 95 % of 40 pairs of episodes")
+    assert any("38 of 40 pairs" in line for line in summary_lines(summary))

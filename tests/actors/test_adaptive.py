@@ -79,6 +79,10 @@ async def test_slots_stay_within_servers_actors_and_the_cap(tmp_path: Path) -> N
         f.pool.dealer.admission = dict.fromkeys(f.pool.dealer.admission, SHOP_SLOTS_MANY)
         Adaptive().look(f.pool, 1.0)
         assert f.pool.slots == 120  # at most doubled in one move
+        lowered = Adaptive()
+        lowered.most = 119
+        lowered.look(f.pool, 1.0)
+        assert f.pool.slots == 119
         await ended(f)
 
 

@@ -8,6 +8,7 @@ import pytest
 import ray
 
 from actors import cluster
+from rayeval.exceptions import PlacementError
 
 
 @pytest.mark.ray
@@ -15,6 +16,17 @@ def test_the_ray_of_this_process_is_used_and_left_alone(ray_session: None) -> No
     joined = cluster.join(None, 2)
     assert not joined.ours
     assert ray.is_initialized()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "[::1]:9", "localhost:99999"])
+def test_a_cluster_that_is_not_there_is_said_at_once(address: str) -> None:
+    with pytest.raises(PlacementError, match="nothing answers there"):
+        cluster._see(address)
+
+
+def test_an_address_that_is_no_host_and_port_is_left_to_ray() -> None:
+    for address in ("auto", "ray://head:10001", "local"):
+        cluster._see(address)
 
 
 def test_settings_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:

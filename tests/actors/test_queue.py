@@ -170,6 +170,7 @@ def test_a_job_left_out_while_it_waits_is_never_handed_out(plan: Plan) -> None:
     (episode_id,) = ids(plan, 3)
     assert queue.leave_out(episode_id)
     assert not queue.leave_out(episode_id)
+    assert queue.cancelled == 1
     assert episode_id not in {t.job.episode_id for t in queue.take(100)}
 
 

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given, settings
@@ -39,12 +39,17 @@ class Run:
     number: int = 0
     dead: bool = False
     known: bool = False
-    waiting: tuple[int, int] | None = None
-    """An answer on its way: (number, quota)."""
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    """Answers on their way: (number, quota)."""
 
     @property
     def taken(self) -> int:
         return max(self.quota, self.held)
+
+    @property
+    def most(self) -> int:
+        """What it may come to take without another word."""
+        return max(self.taken, *(quota for _, quota in self.waiting), 0)
 
 
 class Sharing(RuleBasedStateMachine):
@@ -59,18 +64,14 @@ class Sharing(RuleBasedStateMachine):
     def living(self) -> list[Run]:
         return [run for run in self.runs.values() if not run.dead]
 
-    @rule(name=st.sampled_from(NAMES), want=st.integers(0, 20))
-    def come_or_change(self, name: str, want: int) -> None:
+    @rule(name=st.sampled_from(NAMES), want=st.sampled_from((0, 1, 4, 8, 12, 20)), arrives=st.sampled_from((True, True, True, False)))
+    def ask(self, name: str, want: int, arrives: bool) -> None:
         run = self.runs.setdefault(name, Run())
-        run.want = want
-
-    @rule(name=st.sampled_from(NAMES), arrives=st.booleans())
-    def ask(self, name: str, arrives: bool) -> None:
-        run = self.runs.get(name)
-        if run is None or run.dead:
+        if run.dead:
             return
-        run.waiting = None  # an answer still on its way is given up
+        run.want = want
         if not arrives:
+            run.waiting.clear()  # given up
             return
         if not run.known:
             self.shares.join(name, 1)
@@ -78,13 +79,13 @@ class Sharing(RuleBasedStateMachine):
         self.shares.freeze(name, False)
         self.shares.report(name, run.applied, wants={"s": run.want}, taken={"s": run.taken}, slots={"s": TOTAL})
         run.number += 1
-        run.waiting = run.number, self.shares.deal(name, run.number, settled=self.settled)["s"]
+        run.waiting.append((run.number, self.shares.deal(name, run.number, settled=self.settled)["s"]))
 
     @rule(name=st.sampled_from(NAMES))
     def hear(self, name: str) -> None:
         run = self.runs.get(name)
-        if run is not None and not run.dead and run.waiting is not None:
-            (run.applied, run.quota), run.waiting = run.waiting, None
+        if run is not None and not run.dead and run.waiting:
+            run.applied, run.quota = run.waiting.pop(0)
 
     @rule(name=st.sampled_from(NAMES), more=st.integers(-6, 12))
     def work(self, name: str, more: int) -> None:
@@ -108,6 +109,7 @@ class Sharing(RuleBasedStateMachine):
         if run is None or not run.dead:
             return
         run.held, run.quota = min(left, run.held), 0
+        run.waiting.clear()
         if run.known:
             self.shares.freeze(name)
             self.shares.keep(name, {"s": run.held})
@@ -121,7 +123,7 @@ class Sharing(RuleBasedStateMachine):
         self.shares, self.settled = RunShares(), False
         for run in self.runs.values():
             run.known = False
-            run.waiting = None
+            run.waiting.clear()
 
     @precondition(lambda self: all(run.known for run in self.living()))
     @rule()
@@ -130,7 +132,7 @@ class Sharing(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_there_are(self) -> None:
-        assert sum(max(run.taken, run.waiting[1] if run.waiting else 0) for run in self.runs.values()) <= TOTAL
+        assert sum(run.most for run in self.runs.values()) <= TOTAL
         assert self.shares.outstanding("s") <= TOTAL
 
     def teardown(self) -> None:
@@ -139,7 +141,8 @@ class Sharing(RuleBasedStateMachine):
             self.release(name, 0)
         for _ in range(8):
             for name, run in self.runs.items():
-                self.ask(name, True)
+                run.waiting.clear()
+                self.ask(name, run.want, True)
                 self.hear(name)
                 run.held = min(run.held, run.quota)
             self.settled = True
@@ -149,7 +152,7 @@ class Sharing(RuleBasedStateMachine):
 
 
 TestSharing: Any = Sharing.TestCase
-TestSharing.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSharing.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 def test_a_lowered_quota_is_free_only_when_it_is_in_force() -> None:

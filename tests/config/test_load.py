@@ -332,3 +332,38 @@ def test_a_frozen_config_stays_as_it_is(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, MINIMAL)).config
     with pytest.raises(ValueError, match="frozen"):
         config.model.temperature = 1.0  # type: ignore[misc]
+
+
+PRICES = "execution.prices={prompt_per_million: 1, completion_per_million: 2}"
+
+
+def test_prices_may_be_set_one_by_one_and_stay_outside_the_plan(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL)
+    config = load_config(path, [PRICES, "execution.prices.currency=EUR", "execution.max_cost=2.5"]).config
+    assert config.execution.prices is not None and config.execution.max_cost == 2.5
+    assert config.execution.prices.model_dump() == {
+        "prompt_per_million": 1.0,
+        "completion_per_million": 2.0,
+        "cached_prompt_per_million": None,
+        "currency": "EUR",
+    }
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "hint"),
+    [
+        (["execution.max_cost=3"], "execution.max_cost", "needs execution.prices"),
+        (["execution.max_cost=0", PRICES], "execution.max_cost", "more than 0"),
+        (["execution.max_tokens_total=0"], "execution.max_tokens_total", "1 or more"),
+        (["execution.max_wall_s=0"], "execution.max_wall_s", "more than 0"),
+        (["execution.prices=5"], "execution.prices", "an object"),
+        (["execution.prices={prompt_per_million: 1}"], "execution.prices.completion_per_million", "required; give a number"),
+        ([PRICES, "execution.prices.per_image=1"], "execution.prices.per_image", "unknown key; known here are prompt_per_million"),
+        ([PRICES, "execution.prices.prompt_per_million=-1"], "execution.prices.prompt_per_million", "0 or more"),
+        ([PRICES, "execution.prices.currency=pounds and shillings"], "execution.prices.currency", "at most 12"),
+    ],
+)
+def test_caps_and_prices_that_do_not_fit_are_named(tmp_path: Path, overrides: list[str], field: str, hint: str) -> None:
+    error = refused(write(tmp_path, MINIMAL), *overrides)
+    assert error.field == field and hint in error.hint
