@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
 from rayeval.cli.output import one_line, use_color, visible
+from rayeval.costs import money
 from rayeval.display import RunDisplay
 from rayeval.exceptions import InputError
 from rayeval.schemas import JsonObject
@@ -127,6 +128,9 @@ def status_sentence(status: Mapping[str, Any]) -> str:
         parts.append(f"{status['rate_per_min']:.1f} a minute")
     if status.get("reward_mean") is not None:
         parts.append(f"reward {status['reward_mean']:.3f} over {status.get('reward_n', 0)}")
+    cost = status.get("cost")
+    if cost:
+        parts.append(f"{money(cost['amount'], cost['currency'])} spent")
     eta = status.get("eta_s")
     parts.append(f"about {duration(eta)} left" if eta is not None else "time left not known yet")
     return ", ".join(parts)

@@ -43,7 +43,7 @@ _CORE = (
     "psutil",
 )
 _SECRET_NAME = re.compile(r"key|token|secret|password|passwd|credential|authorization", re.IGNORECASE)
-_PUBLIC_NAME = re.compile(r"(_env|max_tokens|max_completion_tokens)$", re.IGNORECASE)
+_PUBLIC_NAME = re.compile(r"(_env|max_tokens|max_tokens_total|max_completion_tokens)$", re.IGNORECASE)
 """Names that look secret and hold none: the name of a variable, a number of tokens."""
 _SECRET_TEXT = re.compile(r"\bsk-[A-Za-z0-9_-]{6,}|\bBearer\s+[A-Za-z0-9._~+/=-]{6,}")
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+@")

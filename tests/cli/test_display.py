@@ -114,6 +114,10 @@ def test_a_heartbeat_is_a_whole_sentence():
     assert status_sentence(STATUS) == "40 of 100 done, 2 failed, 8 in flight, 51.2 a minute, reward 0.500 over 40, about 70 s left"
 
 
+def test_a_cost_is_said_when_it_is_counted():
+    assert ", 0.0412 USD spent, about" in status_sentence({**STATUS, "cost": {"amount": 0.0412, "currency": "USD"}})
+
+
 def test_what_is_not_known_yet_is_not_made_up():
     early = {**STATUS, "rate_per_min": None, "eta_s": None, "reward_mean": None}
     assert status_sentence(early) == "40 of 100 done, 2 failed, 8 in flight, time left not known yet"

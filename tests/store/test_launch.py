@@ -52,6 +52,7 @@ def test_a_resume_adds_and_never_overwrites(run_dir):
         ("--token=abc", "--token=***"),
         ("--set model.api_key_env=OPENAI_API_KEY", "--set model.api_key_env=OPENAI_API_KEY"),
         ("--set model.max_tokens=512 --set=model.max_tokens=9", "--set model.max_tokens=512 --set=model.max_tokens=9"),
+        ("--set execution.max_tokens_total=512", "--set execution.max_tokens_total=512"),
         ("--set model.name=sk-abcdef123456", "--set model.name=***"),
         ("--set model.base_url=http://me:pw@host/v1", "--set model.base_url=http://***@host/v1"),
         ("run c.yaml --limit 3 --json", "run c.yaml --limit 3 --json"),
