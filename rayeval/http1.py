@@ -1,7 +1,8 @@
 """HTTP/1.1 to plain ``http://`` servers with as little work as a request allows: a third of what a full client costs.
 
-Model and environment servers beside a run are asked a thousand times a second with one small POST each. Everything that such a request
-does not need is left to aiohttp (``transport.py``): TLS, proxies. Nothing here follows redirects, keeps cookies or sends anything twice.
+Model and environment servers beside a run are asked a thousand times a second with one small POST each. Reading HTTP is left to httptools
+(the parser under uvicorn); what is here is the pool of connections around it. Whatever such a request does not need is left to aiohttp
+(``transport.py``): TLS, proxies. Nothing here follows redirects, keeps cookies or sends anything twice.
 
 Invariants:
 
@@ -21,18 +22,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum, auto
-from functools import lru_cache
 from typing import NamedTuple, cast
 
+import httptools
 from multidict import CIMultiDict, CIMultiDictProxy
 
 _MAX_HEAD_BYTES = 64 * 1024
-_MAX_FIELD_CHARS = 8190
-_MAX_CHUNK_LINE = 4096
 _DNS_TTL_S = 60.0
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n\x00]*)?")
-_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 _CLOSED_EARLY = "the server closed the connection before it answered"
 _BADLY_FRAMED = "the answer's body ended early or is badly framed"
@@ -69,17 +66,6 @@ class Origin(NamedTuple):
 
     host: str
     port: int
-
-
-class _Framing(Enum):
-    HEAD = auto()
-    LENGTH = auto()
-    CHUNKED = auto()
-    UNTIL_CLOSE = auto()
-
-
-class _BadAnswerError(ValueError):
-    """The peer does not speak HTTP/1.1."""
 
 
 def request_head(method: str, target: str, host: str, headers: Mapping[str, str]) -> bytes:
@@ -208,12 +194,13 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """One TCP connection and the answer that is being read from it."""
+    """One TCP connection and the answer that is being read from it. The ``on_*`` methods are httptools' callbacks."""
 
     def __init__(self, pool: Connections, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self.idle_since = 0.0
         self.reusable = False
         """Alive, and clean for another request."""
@@ -221,16 +208,12 @@ class _Connection(asyncio.Protocol):
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._max_bytes = 0
-        self._framing = _Framing.HEAD
-        self._keep = False
-        self._status = 0
-        self._headers: CIMultiDictProxy[str] = _NO_HEADERS
-        self._expected = 0
-        self._buffer = bytearray()
-        """Head or chunk bytes that are not complete yet; with a known length, the body so far."""
-        self._body = bytearray()
-        """Chunks joined, or everything until the close."""
-        self._in_trailer = False
+        self._head_bytes = 0
+        self._in_body = self._ended = self._spare = False
+        self._until_close = False
+        self._headers: CIMultiDict[str] = CIMultiDict()
+        self._body: list[bytes] = []
+        self._size = 0
 
     def send(self, data: bytes, deadline: float | None, max_bytes: int) -> asyncio.Future[Answer | Failure]:
         """Write a request; -> its answer to be."""
@@ -243,7 +226,7 @@ class _Connection(asyncio.Protocol):
         self._answer = answer
         self.reusable = False
         self._max_bytes = max_bytes
-        self._framing = _Framing.HEAD
+        self._begin()
         self._deadline = deadline
         if deadline is not None and (self._timer is None or self._timer.when() > deadline):
             if self._timer is not None:
@@ -275,18 +258,23 @@ class _Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             return
+        if not self._in_body:
+            self._head_bytes += len(data)
         try:
-            if self._framing is _Framing.HEAD:
-                self._read_head(data)
-            else:
-                self._read_body(data)
-        except _BadAnswerError as error:
-            self._fail(Cause.LOST, str(error))
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(Cause.LOST, _NOT_HTTP)
+        except httptools.HttpParserError:
+            if not self._ended:  # else the answer is whole, and what came after it only spoils the connection
+                self._fail(Cause.LOST, _BADLY_FRAMED if self._in_body else _NOT_HTTP)
+            self._spare = True
+        if self._ended:
+            self._finish()
+        elif not self._in_body and self._head_bytes > _MAX_HEAD_BYTES:
+            self._fail(Cause.LOST, _NOT_HTTP)
 
     def eof_received(self) -> bool:
         self.reusable = False
-        if self._answer is not None and self._framing is _Framing.UNTIL_CLOSE:
-            self._finish(bytes(self._body), clean=False)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -294,149 +282,77 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self._stop_timer()
         self._pool.forget(self)
-        if exc is None and self._framing is _Framing.UNTIL_CLOSE and self._answer is not None and not self._answer.done():
-            self._finish(bytes(self._body), clean=False)
-        elif self._framing is not _Framing.HEAD:
+        if exc is None and self._in_body and self._until_close:
+            self._finish()
+        elif self._in_body:
             self._fail(Cause.LOST, _BADLY_FRAMED)
         elif isinstance(exc, OSError):
             self._fail(Cause.LOST, f"connection lost: {exc.strerror or type(exc).__name__}")
         else:
-            self._fail(Cause.LOST, _NOT_HTTP if self._buffer else _CLOSED_EARLY)
+            self._fail(Cause.LOST, _NOT_HTTP if self._head_bytes else _CLOSED_EARLY)
 
-    # ---- reading ------------------------------------------------------------------------------------------------------------------
+    # ---- httptools ----------------------------------------------------------------------------------------------------------------
 
-    def _read_head(self, data: bytes) -> None:
-        if self._buffer:
-            self._buffer += data
-            data = bytes(self._buffer)
-            self._buffer.clear()
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > _MAX_HEAD_BYTES or not data.startswith(b"HTTP/1."[: len(data)]):
-                raise _BadAnswerError(_NOT_HTTP)
-            self._buffer += data
-            return
-        if end > _MAX_HEAD_BYTES:
-            raise _BadAnswerError(_NOT_HTTP)
-        self._take_head(data[:end])
-        rest = data[end + 4 :]
-        if 100 <= self._status < 200:
-            if self._status == 101:
-                raise _BadAnswerError(_NOT_HTTP)
-            self._framing = _Framing.HEAD  # an interim answer: the real one follows
-            if rest:
-                self._read_head(rest)
-            return
-        if self._framing is _Framing.LENGTH and len(rest) == self._expected:
-            if self._expected > self._max_bytes:
-                self._fail(Cause.TOO_LARGE, "")
-            else:
-                self._finish(rest, clean=True)
-            return
-        self._body.clear()
-        self._in_trailer = False
-        self._read_body(rest)
+    def on_message_begin(self) -> None:
+        if self._ended:
+            self._spare = True  # a second answer to one request
+        elif self._headers:
+            self._headers = CIMultiDict()  # after an interim answer
 
-    def _take_head(self, head: bytes) -> None:
-        """Status, headers and framing. Raises _BadAnswerError."""
-        line, _, block = head.partition(b"\r\n")
-        status_line = _STATUS_LINE.fullmatch(line)
-        if status_line is None:
-            raise _BadAnswerError(_NOT_HTTP)
-        headers: CIMultiDict[str] = CIMultiDict()
-        if block:
-            for field in block.decode("utf-8", "surrogateescape").split("\r\n"):
-                name, colon, value = field.partition(":")
-                if not colon or not _is_name(name) or len(field) > _MAX_FIELD_CHARS or "\n" in value or "\r" in value or "\0" in value:
-                    raise _BadAnswerError(_NOT_HTTP)
-                headers.add(name, value.strip(" \t"))
-        self._status = status = int(status_line[2])
-        self._headers = CIMultiDictProxy(headers)
-        connection = headers.get("Connection")
-        if connection is None:
-            self._keep = status_line[1] == b"1"
-        else:
-            words = connection.lower()
-            self._keep = "close" not in words and (status_line[1] == b"1" or "keep-alive" in words)
-        if (coding := headers.get("Transfer-Encoding")) is not None:
-            if coding.strip().lower() != "chunked":
-                raise _BadAnswerError(_BADLY_FRAMED)
-            self._framing = _Framing.CHUNKED
-            self._keep = self._keep and "Content-Length" not in headers
-        elif status in (204, 304):
-            self._framing, self._expected = _Framing.LENGTH, 0
-        elif (length := headers.get("Content-Length")) is not None:
-            if not (length.isascii() and length.isdigit()) or len(set(headers.getall("Content-Length"))) > 1:
-                raise _BadAnswerError(_BADLY_FRAMED)
-            self._framing, self._expected = _Framing.LENGTH, int(length)
-        else:
-            self._framing = _Framing.UNTIL_CLOSE
-            self._keep = False
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._ended:
+            self._headers.add(name.decode("ascii", "replace"), value.decode("utf-8", "surrogateescape").strip(" \t"))
 
-    def _read_body(self, data: bytes) -> None:
-        if self._framing is _Framing.CHUNKED:
-            self._buffer += data
-            self._read_chunks()
+    def on_headers_complete(self) -> None:
+        if self._ended or self._interim():
             return
-        self._body += data
-        size = len(self._body)
-        if self._framing is _Framing.LENGTH:
-            if self._expected > self._max_bytes:
-                self._fail(Cause.TOO_LARGE, "")
-            elif size >= self._expected:
-                self._finish(bytes(self._body[: self._expected]), clean=size == self._expected)
-        elif size > self._max_bytes:
+        self._in_body = True
+        self._status = self._parser.get_status_code()
+        length = self._headers.get("Content-Length")
+        self._until_close = length is None and "Transfer-Encoding" not in self._headers and self._status not in (204, 304)
+        if length is not None and length.isdigit() and int(length) > self._max_bytes:
             self._fail(Cause.TOO_LARGE, "")
 
-    def _read_chunks(self) -> None:
-        """Take whole chunks from the buffer. Raises _BadAnswerError."""
-        buffer, at = self._buffer, 0
-        while True:
-            end = buffer.find(b"\r\n", at)
-            if end < 0:
-                if len(buffer) - at > _MAX_CHUNK_LINE:
-                    raise _BadAnswerError(_BADLY_FRAMED)
-                break
-            if self._in_trailer:
-                blank, at = end == at, end + 2
-                if blank:
-                    clean = at == len(buffer)
-                    buffer.clear()
-                    self._finish(bytes(self._body), clean=clean)
-                    return
-                continue
-            size_text = bytes(buffer[at:end]).partition(b";")[0].strip(b" \t")
-            if not _SIZE.fullmatch(size_text):
-                raise _BadAnswerError(_BADLY_FRAMED)
-            size = int(size_text, 16)
-            if len(self._body) + size > self._max_bytes:
-                self._fail(Cause.TOO_LARGE, "")
-                return
-            if size == 0:
-                self._in_trailer, at = True, end + 2
-                continue
-            begin = end + 2
-            if len(buffer) < begin + size + 2:
-                break
-            if buffer[begin + size : begin + size + 2] != b"\r\n":
-                raise _BadAnswerError(_BADLY_FRAMED)
-            self._body += buffer[begin : begin + size]
-            at = begin + size + 2
-        del buffer[:at]
+    def on_body(self, body: bytes) -> None:
+        if self._ended:
+            return
+        self._size += len(body)
+        if self._size > self._max_bytes:
+            self._body.clear()
+            self._fail(Cause.TOO_LARGE, "")
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._ended:
+            self._spare = True
+        elif self._in_body:
+            self._ended = True
+            self._keep = self._parser.should_keep_alive() and not self._until_close
+
+    def _interim(self) -> bool:
+        return 100 <= self._parser.get_status_code() < 200
 
     # ---- ends ---------------------------------------------------------------------------------------------------------------------
 
-    def _finish(self, body: bytes, *, clean: bool) -> None:
+    def _begin(self) -> None:
+        self._head_bytes = self._size = self._status = 0
+        self._in_body = self._ended = self._spare = self._until_close = self._keep = False
+        self._headers = CIMultiDict()
+        self._body = []
+
+    def _finish(self) -> None:
         answer = self._answer
         if answer is None or answer.done():
             return
         self._answer = None
-        if self._body:
-            self._body = bytearray()  # the room of a large answer is not kept
         transport = self._transport
         # bytes of the request that are still unsent would run into the next one
-        self.reusable = clean and self._keep and transport is not None and transport.get_write_buffer_size() == 0
-        answer.set_result(Answer(self._status, self._headers, body))
+        clean = self._ended and self._keep and not self._spare
+        self.reusable = clean and transport is not None and transport.get_write_buffer_size() == 0
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        answer.set_result(Answer(self._status, CIMultiDictProxy(self._headers), body))
 
     def _fail(self, cause: Cause, text: str) -> None:
         answer = self._answer
@@ -460,11 +376,3 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-@lru_cache(maxsize=4096)
-def _is_name(name: str) -> bool:
-    return name.isascii() and _TOKEN.fullmatch(name.encode()) is not None
-
-
-_NO_HEADERS: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
