@@ -199,6 +199,7 @@ class _Engine:
         self._lock = RunLock.acquire(self._run_dir, job_id=cluster.job_id(), on_wait=lambda text: self._display.note("warning", text))
         self._stack.callback(self._lock.release)
         self._steering = Steering(self._run_dir, plan, config, self._note, self._started)
+        self._stack.callback(self._steering.close)
         if self._run_dir.manifest.exists():
             self._check(manifest)  # another driver may have written it meanwhile
         record_test_access(plan, self._request.loaded)

@@ -72,6 +72,10 @@ class Steering:
             chosen.append(watch)
         return chosen
 
+    def close(self) -> None:
+        """Refuse what came in after ``aclose``; the last step before the lock is given back."""
+        self._directory.close()
+
     async def aclose(self) -> None:
         """Refuse what waits. Bounded; raises nothing."""
         self._directory.close()

@@ -28,7 +28,8 @@ CANONICAL_DROPS = (
     "provenance.model.transport: time-outs and retries",
     "error when its stage is cleanup; cleanup_errors: a release that failed after the verdict",
 )
-"""What the canonical form leaves out, each with its reason. ``canonical_trace`` implements exactly this list; a test holds them together."""
+"""What the canonical form leaves out, each with its reason. ``canonical_trace`` implements exactly this list, and a test holds them
+together."""
 
 
 def canonical_json(value: Any) -> bytes:

@@ -33,6 +33,8 @@ REPLY_S = 10.0
 TAKEN_S = 5.0
 """How much longer it waits when the driver has taken the request."""
 _LOOK_S = 0.05
+_ALIVE_S = 0.5
+"""How often a sender looks whether the run still lives."""
 _ORPHAN_S = 300.0
 """A reply that nobody has fetched after this long is removed."""
 _REQUEST, _REPLY = ".request.json", ".reply.json"
@@ -101,11 +103,13 @@ class DirectoryMailbox:
             replace_file(self._path / f"{reply['id']}{_REPLY}", orjson.dumps(reply) + b"\n", durable=False)
 
     def close(self) -> None:
-        """Refuse what nobody will look at any more."""
+        """Refuse what nobody will look at any more, and take the box away once all replies are fetched. May be called again."""
         for name in self._names(_REQUEST):
             request = self._take(name)
             if request is not None:
                 self.answer(refusal(request, RefusedError("the run has ended")))
+        with suppress(OSError):
+            self._path.rmdir()
 
     def _names(self, suffix: str) -> list[str]:
         try:
@@ -185,9 +189,10 @@ def send(run_dir: RunDirectory, request: ControlRequest, timeout_s: float = REPL
     try:
         replace_file(mine, orjson.dumps(request.to_json()) + b"\n", durable=False)
     except RayevalError:
-        why = "it has no mailbox (yet)" if not box.is_dir() else f"{box} cannot be written; steer it as the user who started it"
+        why = "it is just starting, or ending" if not box.is_dir() else f"{box} cannot be written; steer it as the user who started it"
         raise RefusedError(f"{name} takes no requests: {why}") from None
     deadline, taken_at = time.monotonic() + timeout_s, None
+    look_at = time.monotonic() + _ALIVE_S
     try:
         while True:
             reply = _fetch(theirs)
@@ -198,6 +203,10 @@ def send(run_dir: RunDirectory, request: ControlRequest, timeout_s: float = REPL
                 taken_at, deadline = now, max(deadline, now + taken_s)
             if now >= deadline:
                 break
+            if now >= look_at:
+                look_at = now + _ALIVE_S
+                if living_holder(run_dir) is None:
+                    deadline = min(deadline, now + _LOOK_S)  # its last words may be there
             time.sleep(_LOOK_S)
         try:
             mine.unlink()
@@ -206,9 +215,7 @@ def send(run_dir: RunDirectory, request: ControlRequest, timeout_s: float = REPL
             if reply is not None:
                 return read_reply(reply)
             raise RefusedError(f"{name} took the request and did not say what came of it; see rayeval status {name}") from None
-        raise RefusedError(
-            f"{name} did not answer within {timeout_s:g} s{_state_words(run_dir)}; the request was withdrawn, nothing was done"
-        )
+        raise RefusedError(f"{name} {_silence(run_dir, timeout_s)}; the request was withdrawn, nothing was done")
     except BaseException:
         with suppress(OSError):
             mine.unlink(missing_ok=True)
@@ -225,11 +232,11 @@ def _fetch(path: Path) -> JsonObject | None:
     return reply if isinstance(reply, dict) else None
 
 
-def _state_words(run_dir: RunDirectory) -> str:
+def _silence(run_dir: RunDirectory, timeout_s: float) -> str:
     if living_holder(run_dir) is None:
-        return " and has ended meanwhile"
+        return "has ended meanwhile"
     state = (read_status(run_dir) or {}).get("state")
-    return f" (it is {state})" if state in ("starting", "ended") else ""
+    return f"did not answer within {timeout_s:g} s" + (f" (it is {state})" if state in ("starting", "ended") else "")
 
 
 def _ended_words(run_dir: RunDirectory) -> str:

@@ -131,6 +131,21 @@ def test_a_closing_run_refuses_what_waits(run_dir, box):
     assert "has ended" in json.loads((run_dir.control / "a.reply.json").read_text())["error"]["hint"]
 
 
+def test_the_box_goes_with_its_run(run_dir, box):
+    box.close()
+    assert not run_dir.control.exists()
+    box.close()
+    DirectoryMailbox(run_dir).open()
+    assert left(run_dir) == []
+
+
+def test_a_run_that_ends_while_a_sender_waits_is_told_of_at_once(run_dir, box):
+    lock = RunLock.acquire(run_dir)
+    threading.Timer(0.3, lock.release).start()
+    with pytest.raises(RefusedError, match="has ended meanwhile; the request was withdrawn"):
+        send(run_dir, ControlRequest("pause"), timeout_s=60.0)
+
+
 def test_a_sent_request_is_answered(run_dir, box):
     with RunLock.acquire(run_dir), Driver(box) as driver:
         assert send(run_dir, ControlRequest("set", {"concurrency": 3}))["done"] == "done"
@@ -161,7 +176,7 @@ def test_a_request_that_was_taken_and_not_answered_is_not_called_undone(run_dir,
 
 
 def test_a_run_without_a_mailbox_takes_none(run_dir):
-    with RunLock.acquire(run_dir), pytest.raises(RefusedError, match="no mailbox"):
+    with RunLock.acquire(run_dir), pytest.raises(RefusedError, match="starting, or ending"):
         send(run_dir, ControlRequest("pause"), timeout_s=0.2)
 
 

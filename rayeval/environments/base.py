@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 from rayeval.schemas import EpisodeJob, JsonObject, Lease, ServerCapacity
 
 LeaseListener = Callable[[str, Lease], None]
-"""Called with ``"held"`` as soon as a lease is known and ``"ended"`` once the server no longer counts it; in the event loop, not awaited."""
+"""Called with ``"held"`` as soon as a lease is known and ``"ended"`` once the server no longer counts it; in the event loop,
+not awaited."""
 
 
 @runtime_checkable
@@ -33,11 +34,17 @@ class EnvironmentEpisode(Protocol):
         ...
 
     async def step(self, action: str) -> JsonObject:
-        """Send one canonical action, once. -> ``done`` (bool), ``reward``, ``observation``, ``observation_state``, ... Raises EnvironmentCallError."""
+        """Send one canonical action, once. -> ``done`` (bool), ``reward``, ``observation``, ``observation_state``, ...
+
+        Raises EnvironmentCallError.
+        """
         ...
 
     async def terminate(self, reason: str) -> JsonObject:
-        """End the episode without a purchase (``action_limit`` or ``generation_length``), once. -> a terminal result. Raises EnvironmentCallError."""
+        """End the episode without a purchase (``action_limit`` or ``generation_length``), once. -> a terminal result.
+
+        Raises EnvironmentCallError.
+        """
         ...
 
     async def close(self) -> None:
@@ -63,11 +70,17 @@ class Environment(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give back a lease that a dead process held. A lease the server no longer knows counts as given back. Raises EnvironmentCallError."""
+        """Give back a lease that a dead process held; one that the server no longer knows counts as given back.
+
+        Raises EnvironmentCallError.
+        """
         ...
 
     async def release_all(self, server: str) -> None:
-        """Give back every lease of ``server``, whoever holds it; only called under ``exclusive_environment``. Raises EnvironmentCallError."""
+        """Give back every lease of ``server``, whoever holds it; only called under ``exclusive_environment``.
+
+        Raises EnvironmentCallError.
+        """
         ...
 
     def pending_resets(self, server: str) -> int:
