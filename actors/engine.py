@@ -11,16 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvloop
 
@@ -34,9 +31,11 @@ from actors.handles import ActorHandle, LocalHandle, RayHandle
 from actors.ledger import Ledger, described
 from actors.messages import ActorSpec
 from actors.pool import PoolSettings, RolloutPool
+from actors.preflight import reach_all
 from actors.progress import Progress
 from actors.queue import JobQueue, JobState
 from actors.scaling import Scaling
+from actors.signals import StopSignals
 from actors.steering import Steering
 from rayeval.config import LoadedConfig
 from rayeval.demo import DemoServers, start_demo
@@ -62,7 +61,6 @@ from rayeval.summary import summarize_run
 RESETS_PER_S = 200.0
 """Resets a server may get in a second, over all actors."""
 _STATUS_EVERY_S = 1.0
-_CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,58 +97,6 @@ class RunOutcome:
     run_dir: Path
     summary: JsonObject | None
     status: JsonObject = field(default_factory=dict)
-
-
-class StopSignals:
-    """SIGINT and SIGTERM: the first one asks for a drain, the second one ends at once.
-
-    Ray takes both over in ``ray.init``, so they are installed before it, and again by the loop after it.
-    """
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._on_first: Callable[[signal.Signals], None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._before: dict[int, Any] = {}
-        self.before_exit: Callable[[], None] = lambda: None
-        """Called when a second signal ends the process at once."""
-
-    def install(self) -> None:
-        """Take the signals, unless this is not the main thread (then whoever runs the thread owns them)."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._handle)
-            self._before.setdefault(number, before)
-
-    def restore(self) -> None:
-        """Give the signals back."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def listen(self, loop: asyncio.AbstractEventLoop, on_first: Callable[[signal.Signals], None]) -> None:
-        """From now on the first signal calls ``on_first`` in the loop; one that came before calls it at once."""
-        self._loop, self._on_first = loop, on_first
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._handle, number)
-        if self.received is not None:
-            loop.call_soon(on_first, self.received)
-
-    def _handle(self, number: int, _frame: object = None) -> None:
-        if self.received is not None:
-            self.before_exit()
-            os._exit(128 + number)
-        self.received = signal.Signals(number)
-        if self._loop is not None and self._on_first is not None:
-            self._loop.call_soon_threadsafe(self._on_first, self.received)
-
-    @property
-    def exit_code(self) -> ExitCode | None:
-        """128 + the signal's number."""
-        return None if self.received is None else ExitCode(128 + self.received)
 
 
 def run(request: RunRequest, display: RunDisplay) -> RunOutcome:
@@ -251,7 +197,7 @@ class _Engine:
         self._progress.prices = self._steering.caps.prices
         servers, endpoints = self._endpoints()
         actors = self._actor_count()
-        asyncio.run(self._reach_all(servers, endpoints))  # before Ray: a port with nothing behind it is told at once
+        asyncio.run(reach_all(self._config, servers, endpoints))  # before Ray: a port with nothing behind it is told at once
         if not self._request.show:
             self._tell_status("starting")
             self._note("info", "starting Ray")
@@ -266,14 +212,6 @@ class _Engine:
         loop_factory = None if os.environ.get("RAYEVAL_LOOP") == "asyncio" else uvloop.new_event_loop
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(self._drive(queue, index, servers, endpoints, actors))
-
-    async def _reach_all(self, servers: tuple[str, ...], endpoints: tuple[str, ...]) -> None:
-        """Raises EndpointsOutError when no URL of a kind answers; what the URLs of a user's own class mean is its affair."""
-        config = self._config
-        if config.model.provider == "openai_chat":
-            await _reach_one("model.base_url", endpoints)
-        if config.environment.kind == "shopsimulator":
-            await _reach_one("environment.base_url", servers)
 
     def _broker_client(self, slots: dict[str, int], servers: tuple[str, ...], endpoints: tuple[str, ...]) -> BrokerClient | None:
         """This run's side of the slot broker; None where there is nobody to share with."""
@@ -537,24 +475,3 @@ class _Engine:
 
     def _note(self, level: str, text: str) -> None:
         self._display.note(level, text)
-
-
-async def _reach_one(field_name: str, urls: tuple[str, ...]) -> None:
-    answers = await asyncio.gather(*(_reach(field_name, url) for url in urls), return_exceptions=True)
-    if all(isinstance(answer, EndpointsOutError) for answer in answers):
-        for answer in answers:
-            if isinstance(answer, EndpointsOutError):
-                raise answer
-
-
-async def _reach(field_name: str, url: str) -> None:
-    """Whether anything listens at a URL, before a thousand episodes find out. Raises EndpointsOutError."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(parts.hostname, port)
-    except (OSError, TimeoutError) as error:
-        why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
-        raise EndpointsOutError(f"{field_name} = {url!r}: nothing answers there ({why}); start the server or give its URL") from error
-    writer.close()

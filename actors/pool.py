@@ -30,11 +30,12 @@ from actors.health import SILENT_S, SLOW_S, HealthThread
 from actors.ledger import Ledger, described
 from actors.member import Member, MemberState
 from actors.messages import ActorSpec, Order, Reply
-from actors.queue import JobQueue, Ticket
+from actors.queue import JobQueue
+from actors.replies import Replies
 from actors.suspects import PLACE_S, Suspects
 from rayeval.environments import Environment
-from rayeval.exceptions import PlacementError, RayevalError, StoreWriteError
-from rayeval.schemas import ExitCode, FinishedTrace, JsonObject, Lease
+from rayeval.exceptions import PlacementError, RayevalError
+from rayeval.schemas import ExitCode, JsonObject, Lease
 from rayeval.store import LeaseJournal
 
 _TICK_S = 0.25
@@ -101,15 +102,24 @@ class RolloutPool:
         self.slots = settings.slots
         self.admission = Admission(dealer.admission)
         self.suspects = Suspects()
+        self._replies = Replies(
+            self.phase,
+            queue=queue,
+            ledger=ledger,
+            dealer=dealer,
+            dispatch=self.dispatch,
+            admission=self.admission,
+            journal=journal,
+            on_progress=self._on_progress,
+            on_fatal=self.fatal,
+        )
         self._governors: list[Governor] = [self.admission, Outages(), self.suspects, *governors]
         self._asked_actor_at = time.monotonic()
-        self._left_out: set[str] = set()
         self.reason: str | None = None
         """Why the run was drained; None while it was not."""
         self.exit_code: ExitCode | None = None
         self.replaced = 0
         self._deaths_in_vain = 0
-        self.peak_held = 0
 
     # ---- what the engine calls ----------------------------------------------------------------------------------------------------
 
@@ -187,7 +197,7 @@ class RolloutPool:
             if holder is not None:
                 if holder.alive:
                     holder.cancel_wanted.add(episode_id)
-                self._left_out.add(episode_id)
+                self._replies.left_out.add(episode_id)
                 found += 1
             elif self.queue.leave_out(episode_id):
                 found += 1
@@ -316,7 +326,7 @@ class RolloutPool:
                 "warning",
                 f"{member.actor_id} takes {info.slots} of {member.spec.slots} slots: file descriptors are short",
             )
-        self._write_down(self._journal.actor, member.actor_id, info.node_id, info.host, info.space, info.pid, info.start_time)
+        self._replies.write_down(self._journal.actor, member.actor_id, info.node_id, info.host, info.space, info.pid, info.start_time)
         member.state = MemberState.WORKING
         member.vitals = self._health.watch(member.actor_id, member.handle)
         try:
@@ -377,13 +387,19 @@ class RolloutPool:
                         self.note("warning", f"{member.actor_id}: a reply was lost on the way, asking again ({error})")
                         resend = True
                         continue
-                    self._take(member, reply)
+                    self._replies.take(member, reply)
                 await self.ledger.room()
         finally:
             for call in calls:
                 if call.done() and not call.cancelled() and call.exception() is None and member.alive:
-                    self._take(member, call.result())
+                    self._replies.take(member, call.result())
                 call.cancel()
+
+    def _on_progress(self, episodes_ended: bool) -> None:
+        if episodes_ended:
+            self._deaths_in_vain = 0
+        if self.queue.over or self.phase.draining:
+            self._changed.set()
 
     def _order_for(self, member: Member, resend: bool) -> Order:
         order = self.dispatch.order_for(member, resend)
@@ -391,79 +407,6 @@ class RolloutPool:
             self._dispatched = True
             self.note("debug", FIRST_DISPATCH)
         return order
-
-    def _take(self, member: Member, reply: Reply) -> None:
-        for missed in reply.missed:
-            self._take(member, missed)
-        if not member.took(reply.number):
-            return
-        if member.state == MemberState.DEAD:
-            self.ledger.late += len(reply.records)
-            return
-        self._take_leases(member, reply)
-        results = []
-        offset = 0
-        for record in reply.records:
-            line = reply.data[offset : offset + record.length]
-            offset += record.length
-            held = member.jobs.get(record.episode_id)
-            if held is None or held[0].attempt != record.attempt:
-                self.ledger.late += 1
-                continue
-            del member.jobs[record.episode_id]
-            self.dispatch.endpoint_freed(held[1])
-            trace = FinishedTrace(
-                record.episode_id, record.attempt, record.status, line, record.error_kind, record.retryable,
-                record.figures, record.identity, record.server,
-            )  # fmt: skip
-            results.append((held[0], trace))
-        for episode_id in reply.returned:
-            held = member.jobs.pop(episode_id, None)
-            if held is not None:
-                self.dispatch.endpoint_freed(held[1])
-                if episode_id in self._left_out:
-                    self.queue.leave_out_ticket(held[0])
-                else:
-                    self.queue.give_back(held[0])
-        self.dealer.reported(member.actor_id, reply.order, reply.taken)
-        if reply.pauses:
-            self.dispatch.heard_pauses(reply.pauses)
-        member.last = reply
-        if results:
-            self.admission.answered()
-            self._deaths_in_vain = 0
-            self.ledger.commit(results)
-            self._leave_out([ticket for ticket, _ in results])
-        if self.queue.over or self.phase.draining:
-            self._changed.set()
-
-    def _leave_out(self, tickets: Sequence[Ticket]) -> None:
-        """A cancelled episode that failed or was lost before it could be stopped would wait for its next attempt."""
-        for ticket in tickets:
-            if ticket.job.episode_id in self._left_out:
-                self.queue.leave_out(ticket.job.episode_id)
-
-    def _take_leases(self, member: Member, reply: Reply) -> None:
-        changes: list[tuple[str, Lease]] = []
-        for event, server, env_idx, lease_id in reply.leases:
-            lease = Lease(server, env_idx, lease_id)
-            if event == "held":
-                self.admission.answered()
-                member.held[lease_id] = lease
-                changes.append((event, lease))
-            elif member.held.pop(lease_id, None) is not None:
-                changes.append((event, lease))
-        if changes:
-            self._write_down(self._journal.changed, member.actor_id, changes)
-        self.peak_held = max(self.peak_held, sum(len(m.held) for m in self.members.values()))
-        self._write_down(self._journal.seen, member.actor_id)
-
-    def _write_down(self, write: Callable[..., None], *what: object) -> None:
-        """A line of the lease journal. A failed one ends the run, yet what is held must still be given back."""
-        try:
-            write(*what)
-        except StoreWriteError as error:
-            self.fatal(error)
 
     # ---- ends ---------------------------------------------------------------------------------------------------------------------
 
@@ -491,7 +434,7 @@ class RolloutPool:
         left = await release_leases(
             self.environment,
             list(member.held.values()),
-            lambda lease: self._write_down(self._journal.ended, member.actor_id, lease),
+            lambda lease: self._replies.write_down(self._journal.ended, member.actor_id, lease),
         )
         if left:
             self.note(
@@ -499,7 +442,7 @@ class RolloutPool:
                 f"{len(left)} leases of {member.actor_id} could not be released; `rayeval leases release` tries again",
             )
         else:
-            self._write_down(self._journal.actor_gone, member.actor_id)
+            self._replies.write_down(self._journal.actor_gone, member.actor_id)
         tickets = [ticket for ticket, _ in member.jobs.values()]
         for _, endpoint in member.jobs.values():
             self.dispatch.endpoint_freed(endpoint)
@@ -512,7 +455,7 @@ class RolloutPool:
             self.ledger.commit_quarantined(tickets[0], cause)
         else:
             self.ledger.commit_lost(tickets, cause)
-        self._leave_out(tickets)
+        self._replies.leave_out(tickets)
         if (not member.suspect or member.converted) and self.queue.waiting and not self.phase.draining and not self.phase.closing:
             self.replaced += 1
             self.bear(member.spec.slots)
@@ -527,12 +470,12 @@ class RolloutPool:
             member.state = MemberState.WORKING
             self._declare_dead(member, "it did not stop in order")
             return
-        self._take(member, reply)
+        self._replies.take(member, reply)
         self._health.forget(member.actor_id)
         member.state = MemberState.ENDED
         self.dealer.leave(member.actor_id)
         if not member.held:
-            self._write_down(self._journal.actor_gone, member.actor_id)
+            self._replies.write_down(self._journal.actor_gone, member.actor_id)
         member.handle.kill()
 
     async def _close(self) -> None:
