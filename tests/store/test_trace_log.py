@@ -292,7 +292,9 @@ def test_kill_9_loses_no_counted_episode_and_counts_none_twice(run_dir):
         for _ in range(kill_after):
             told.append(int(process.stdout.readline()))
         process.send_signal(signal.SIGKILL)
-        told += [int(x) for x in process.communicate(timeout=GUARD_S)[0].split("\n")[:-1]]
+        # not communicate(): it would leave out what readline has read ahead
+        told += [int(x) for x in process.stdout.read().split()]
+        process.wait(GUARD_S)
     with RunLock.acquire(run_dir):
         repair_torn_tail(run_dir)
     assert len(told) == len(set(told)) and len(told) >= 128
