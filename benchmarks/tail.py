@@ -74,7 +74,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-    rows: list[tuple[str, ...]] = [("tail: in flight", "episodes", "mean, s", "engine, s", "floor, s", "ideal, s", "ratios", "median", "limit", "load")]
+    rows: list[tuple[str, ...]] = [
+        ("tail: in flight", "episodes", "mean, s", "engine, s", "floor, s", "ideal, s", "ratios", "median", "limit", "load")
+    ]
     for wave in result["waves"]:
         pairs = wave["pairs"]
         engine, floor, ideal = (
