@@ -92,9 +92,11 @@ class Dispatcher:
         return bool(said) and 2 * sum(name in m.last.out for m in said if m.last) >= len(said)
 
     def all_out(self) -> list[str]:
-        """Every endpoint of a kind of which none answers; empty while each kind has one that does."""
+        """Every endpoint of a kind of which none answers; empty while each kind has one that does. A server without slots for this run (it
+        is full, or of another version) is no help while the others are out."""
         stopped: list[str] = []
-        for names in (list(self._endpoint_load), list(self._dealer.admission)):
+        admitting = [server for server, slots in self._dealer.admission.items() if slots > 0]
+        for names in (list(self._endpoint_load), admitting):
             if names and all(self.out(name) for name in names):
                 stopped += names
         return stopped

@@ -28,6 +28,7 @@ from actors.broker_client import BrokerClient
 from actors.dealing import Dealer
 from actors.governors import Governor
 from actors.handles import ActorHandle, LocalHandle, RayHandle
+from actors.lag import LoopLag
 from actors.ledger import Ledger, described
 from actors.messages import ActorSpec
 from actors.pool import PoolSettings, RolloutPool
@@ -59,7 +60,7 @@ from rayeval.store import (
 from rayeval.summary import summarize_run
 
 RESETS_PER_S = 200.0
-"""Resets a server may get in a second, over all actors."""
+"""Resets that a server which does not keep up may get in a second, over all actors (``ResetPacer``)."""
 _STATUS_EVERY_S = 1.0
 
 
@@ -84,8 +85,6 @@ class RunRequest:
     argv: tuple[str, ...] = ()
     kill_by_pid: bool = True
     """See ``PoolSettings.kill_by_pid``."""
-    max_failed: int | None = None
-    """Episodes that may fail for good before the exit code is 1; None: ``execution.max_failed``."""
 
 
 @dataclass(slots=True)
@@ -131,8 +130,8 @@ class _Engine:
     def __enter__(self) -> _Engine:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
 
     # ---- before the first episode -------------------------------------------------------------------------------------------------
 
@@ -191,6 +190,7 @@ class _Engine:
                 "fingerprint": plan.fingerprint,
             }
         )
+        self._stack.push(self._end_by_error)
         if queue.over:
             return self._end(None, None, index)
         self._steering.read_caps(resuming=index.lines > 0)
@@ -280,6 +280,7 @@ class _Engine:
         journal = LeaseJournal(self._run_dir.leases)
         pool: RolloutPool | None = None
         status: asyncio.Task[None] | None = None
+        self._progress.lag = lag = LoopLag()
         try:
             await self._clear_before(environment, journal)
             agreeing = list(self._agreeing(await recovery.capacities(environment)))
@@ -367,6 +368,7 @@ class _Engine:
             await log.close()
             await self._clear_after(environment)
         finally:
+            lag.stop()
             if status is not None:
                 status.cancel()
             with contextlib.suppress(TimeoutError):
@@ -456,9 +458,7 @@ class _Engine:
             exit_code = reason = None  # drained by request or by a cap, when there was nothing left to be kept from running
         if exit_code is None:
             failed = int(summary["counts"]["failed"]) if summary else 0
-            allowed = self._request.max_failed
-            if allowed is None:
-                allowed = self._config.execution.allowed_failures(self._plan.job_count)
+            allowed = self._config.execution.allowed_failures(self._plan.job_count)
             exit_code = ExitCode.FAILED_EPISODES if failed > allowed else ExitCode.OK
             if exit_code is ExitCode.FAILED_EPISODES:
                 reason = f"{failed} episodes failed for good, {allowed} were allowed"
@@ -472,6 +472,17 @@ class _Engine:
         outcome = RunOutcome(exit_code, reason, self._run_dir.path, summary, status)
         self._display.end({"exit_code": int(exit_code), "reason": reason, "summary": summary, "status": status})
         return outcome
+
+    def _end_by_error(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """An error leaves ``run``: no status goes on saying that the run lives, and the display lets go of the terminal."""
+        if error is None:
+            return
+        code, reason = ExitCode.INTERNAL, f"an internal error ({type(error).__name__})"
+        if isinstance(error, RayevalError):
+            code, reason = error.exit_code, str(error)
+        status = self._progress.status("ended") | {"exit_code": int(code), "reason": reason}
+        write_status(self._run_dir, status)
+        self._display.end({"exit_code": int(code), "reason": reason, "summary": None, "status": status})
 
     def _note(self, level: str, text: str) -> None:
         self._display.note(level, text)

@@ -9,7 +9,9 @@ Both say the same three things when a call does not end in an answer:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import traceback
 from typing import Any, Protocol
 
 import ray
@@ -26,6 +28,8 @@ from ray.exceptions import (
 from actors.messages import ActorInfo, ActorSpec, Order, Ping, Reply
 from actors.rollout import RolloutActor
 from rayeval.exceptions import PlacementError, RayevalError
+
+_log = logging.getLogger(__name__)
 
 
 class ActorGoneError(RayevalError, ConnectionError):
@@ -101,9 +105,8 @@ class RayHandle:
             self.kill()
             raise PlacementError(f"actor {self._actor_id} was not running after {timeout_s:.0f} s: {_what_is_missing()}") from error
         except RayTaskError as error:
-            cause = error.cause if isinstance(error, RayTaskError) else error
-            if isinstance(cause, RayevalError):
-                raise cause from error
+            if isinstance(error.cause, RayevalError):
+                raise error.cause from error
             raise ActorFaultError(str(error)) from error
         except RayError as error:
             raise ActorGoneError(_one_line(error)) from error
@@ -150,8 +153,15 @@ class LocalHandle:
         self._gone = asyncio.Event()
 
     async def start(self, timeout_s: float) -> ActorInfo:
-        async with asyncio.timeout(timeout_s):
-            return await self._actor.start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._actor.start()
+        except TimeoutError as error:
+            raise PlacementError(f"the local actor was not running after {timeout_s:.0f} s") from error
+        except RayevalError:
+            raise
+        except Exception as error:
+            raise _fault(error) from error
 
     async def exchange(self, order: Order) -> Reply:
         call = asyncio.ensure_future(self._actor.exchange(order))
@@ -161,6 +171,10 @@ class LocalHandle:
             if not call.done():
                 raise ActorGoneError("the local actor was killed")
             return call.result()
+        except RayevalError:
+            raise
+        except Exception as error:
+            raise _fault(error) from error
         finally:
             call.cancel()
             gone.cancel()
@@ -169,8 +183,12 @@ class LocalHandle:
         return None if self._gone.is_set() else Ping(0.0)
 
     async def stop(self, ack: int, timeout_s: float) -> Reply | None:
-        async with asyncio.timeout(timeout_s):
-            return await self._actor.stop(ack)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._actor.stop(ack)
+        except Exception:
+            _log.warning("the local actor did not stop in order", exc_info=True)
+            return None
 
     def kill(self) -> None:
         self._gone.set()
@@ -184,6 +202,10 @@ def _what_is_missing() -> str:
     except RayError:
         return "the cluster does not answer"
     return f"it needs 1 CPU; the cluster has {total:g}, of them {free:g} free"
+
+
+def _fault(error: Exception) -> ActorFaultError:
+    return ActorFaultError("".join(traceback.format_exception(error)).rstrip())
 
 
 def _one_line(error: Exception) -> str:

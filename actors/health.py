@@ -1,6 +1,7 @@
 """Signs of life, from a thread of the driver's own, so that a busy driver loop does not let actors lapse.
 
-Every ``EVERY_S`` each watched actor is pinged; the ping renews its right to act and says how long ago its work loop ran.
+Every ``EVERY_S`` each watched actor is pinged; the ping renews its right to act and says how long ago its work loop ran. One ping to an
+actor is open at most, so that silent actors do not make the others wait ever longer for their turn.
 The thread writes plain values that the driver's loop reads; it changes nothing else. Closing rule: ``stop()`` ends it.
 """
 
@@ -40,6 +41,7 @@ class HealthThread:
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
         self._watched: dict[str, tuple[ActorHandle, Vitals]] = {}
+        self._asking: set[str] = set()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
@@ -70,15 +72,24 @@ class HealthThread:
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
             with self._lock:
-                watched = list(self._watched.values())
-            for handle, vitals in watched:
+                due = [actor_id for actor_id in self._watched if actor_id not in self._asking]
+                self._asking.update(due)
+            for actor_id in due:
                 if self._stopped.is_set():
                     return
-                self._pool.submit(self._ask, handle, vitals)
+                self._pool.submit(self._ask, actor_id)
 
-    def _ask(self, handle: ActorHandle, vitals: Vitals) -> None:
-        vitals.asked_at = time.monotonic()
-        answer = handle.ping(self._every_s)
-        if answer is not None:
-            vitals.answered_at = time.monotonic()
-            vitals.tick_age_s = answer.tick_age_s
+    def _ask(self, actor_id: str) -> None:
+        with self._lock:
+            handle, vitals = self._watched.get(actor_id, (None, None))
+        try:
+            if handle is None or vitals is None:
+                return  # forgotten while its turn was waited for
+            vitals.asked_at = time.monotonic()
+            answer = handle.ping(self._every_s)
+            if answer is not None:
+                vitals.answered_at = time.monotonic()
+                vitals.tick_age_s = answer.tick_age_s
+        finally:
+            with self._lock:
+                self._asking.discard(actor_id)

@@ -21,6 +21,7 @@ import orjson
 
 from actors.queue import JobQueue, Ticket
 from rayeval.costs import PRICED
+from rayeval.exceptions import StoreWriteError
 from rayeval.schemas import (
     TRACE_SCHEMA,
     EnvironmentIdentity,
@@ -140,7 +141,9 @@ class Ledger:
     async def settled(self) -> None:
         """Wait until everything handed over is durable or has failed."""
         while self._open and self.fatal is None:
-            await asyncio.wait(self._open, timeout=_SETTLE_S)
+            ended, _ = await asyncio.wait(self._open, timeout=_SETTLE_S, return_when=asyncio.FIRST_COMPLETED)
+            if not ended:
+                self._end(StoreWriteError(f"a write of traces hangs for {_SETTLE_S:.0f} s: check the disk and run the same command again"))
 
     async def room(self) -> None:
         """Wait while more is handed over and not durable than the driver should hold."""
@@ -149,6 +152,11 @@ class Ledger:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SETTLE_S):
                     await self._room.wait()
+
+    def _end(self, error: BaseException) -> None:
+        if self.fatal is None:
+            self.fatal = error
+            self._on_fatal(error)
 
     def _hand_over(self, traces: Sequence[FinishedTrace], final_failures: Sequence[str]) -> None:
         size = sum(len(t.line) for t in traces)
@@ -162,9 +170,7 @@ class Ledger:
             self._room.set()
             error = done.exception() if not done.cancelled() else asyncio.CancelledError()
             if error is not None:
-                if self.fatal is None:
-                    self.fatal = error
-                    self._on_fatal(error)
+                self._end(error)
                 return
             for trace in traces:
                 self._count(trace)

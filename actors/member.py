@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -39,8 +38,8 @@ class Member:
     vitals: Vitals | None = None
     jobs: dict[str, tuple[Ticket, str]] = field(default_factory=dict)
     """Dispatched and not ended: episode id -> (ticket, model endpoint)."""
-    held: dict[str, Lease] = field(default_factory=dict)
-    """Leases it is known to hold, by lease id."""
+    held: dict[tuple[str, str], Lease] = field(default_factory=dict)
+    """Leases it is known to hold, by server and lease id."""
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     orders: int = 0
     acknowledged: int = 0
@@ -48,6 +47,8 @@ class Member:
     ahead: set[int] = field(default_factory=set)
     """Numbers of replies taken beyond the first gap."""
     last: Reply | None = None
+    lag_s: float = 0.0
+    """Largest delay of its loop over the replies since the last status."""
     told_give_back: bool = False
     told_cancel: bool = False
     told_pinned: EnvironmentIdentity | None = None
@@ -88,7 +89,3 @@ class Member:
             self.acknowledged += 1
             self.ahead.discard(self.acknowledged)
         return True
-
-    def held_on(self) -> Counter[str]:
-        """Leases for each server."""
-        return Counter(lease.server for lease in self.held.values())

@@ -98,7 +98,7 @@ class RolloutPool:
         self._faults = 0
         self._drain_until: float | None = None
         self._cancelled_at: float | None = None
-        self._dispatched = False
+        self._dispatched = self._broken = False
         self.slots = settings.slots
         self.admission = Admission(dealer.admission)
         self.suspects = Suspects()
@@ -212,6 +212,10 @@ class RolloutPool:
         """Nothing can be written any more: end at once."""
         code = error.exit_code if isinstance(error, RayevalError) else ExitCode.INTERNAL
         text = str(error) if isinstance(error, RayevalError) else described(error)
+        if self.reason is not None and not self._broken:
+            self.note("error", f"while draining: {text}")
+            self.reason, self.exit_code = text, code  # comes before any milder reason to drain
+        self._broken = True
         self.drain(text, code, grace_s=0.0)
 
     def held(self) -> list[Lease]:
@@ -219,10 +223,10 @@ class RolloutPool:
         return [lease for member in self.members.values() for lease in member.held.values()]
 
     def snapshot(self) -> JsonObject:
-        """The pool's part of ``status.json``."""
+        """The pool's part of ``status.json``; lags are those since the last one."""
         alive = [m for m in self.members.values() if m.state != MemberState.ENDED]
         held = Counter(lease.server for lease in self.held())
-        return {
+        shot: JsonObject = {
             "in_flight": sum(m.last.in_flight for m in alive if m.last),
             "queued": self.queue.waiting + sum(m.last.queued for m in alive if m.last),
             "actors": [
@@ -233,7 +237,7 @@ class RolloutPool:
                     "state": str(m.state),
                     "slots": m.slots,
                     "in_flight": m.last.in_flight if m.last else 0,
-                    "lag_s": round(m.last.lag_s, 3) if m.last else 0.0,
+                    "lag_s": round(m.lag_s, 3),
                 }
                 for m in alive
             ],
@@ -249,6 +253,9 @@ class RolloutPool:
             ],
             "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self.dispatch.endpoint_load.items()],
         }
+        for member in alive:
+            member.lag_s = 0.0
+        return shot
 
     # ---- supervision --------------------------------------------------------------------------------------------------------------
 
@@ -309,16 +316,22 @@ class RolloutPool:
         try:
             member.info = await member.handle.start(PLACE_S if member.suspect else self.settings.ready_s)
         except PlacementError as error:
-            self._end_unplaced(member, error)
+            if member.state != MemberState.ENDED:
+                self._end_unplaced(member, error)
             return
         except (ActorGoneError, ActorFaultError) as error:
             if isinstance(error, ActorFaultError):
                 self._count_fault(error)
+            if member.state == MemberState.ENDED:
+                return  # killed before it ran: the pool is closing
             self._count_death(str(error))
             if not self.phase.draining and self._faults < 2 and not member.extra and not member.suspect:
                 self.bear(member.spec.slots)
                 self._share_anew()
             self._end_unplaced(member, error)
+            return
+        if member.state != MemberState.STARTING:
+            member.handle.kill()  # it ran at last, while the pool was closing
             return
         info = member.info
         if info.slots < member.spec.slots:

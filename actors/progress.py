@@ -12,6 +12,7 @@ from rayeval.costs import Prices
 from rayeval.schemas import STATUS_SCHEMA, JsonObject
 
 if TYPE_CHECKING:
+    from actors.lag import LoopLag
     from actors.ledger import Ledger
     from actors.pool import RolloutPool
 
@@ -27,6 +28,8 @@ class Progress:
         self._ledger: Ledger | None = None
         self._marks: deque[tuple[float, int]] = deque()
         self.prices: Prices | None = None
+        self.lag: LoopLag | None = None
+        """Of the driver's loop, while there is one."""
 
     @property
     def cancelled(self) -> int:
@@ -75,6 +78,7 @@ class Progress:
             "protocol_errors": 0,
             "tokens": 0,
             "cost": None,
+            "driver_lag_s": round(self.lag.take(), 3) if self.lag is not None else 0.0,
             "actors": [],
             "environment": [],
             "model": [],

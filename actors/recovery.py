@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from actors.burial import fence, process_space, release_leases
 from rayeval.environments import Environment
@@ -32,9 +32,6 @@ class Recovered:
     """Earlier actors that had not ended in order."""
     released: int = 0
     unreleased: int = 0
-    unaccounted: dict[str, int] = field(default_factory=dict)
-    """For each server: slots taken by a lease that this run's journal does not name."""
-    waited_s: float = 0.0
 
 
 async def capacities(environment: Environment) -> Sequence[ServerCapacity]:
@@ -60,7 +57,7 @@ async def living_capacities(environment: Environment, servers: Iterable[str]) ->
             for answer in await asyncio.gather(*asked, return_exceptions=True):
                 if isinstance(answer, ServerCapacity):
                     found.append(answer)
-    except (EnvironmentCallError, TimeoutError):
+    except Exception:  # also whatever a user's class raises: one look less is no reason to end a run
         return []
     return found
 
@@ -94,7 +91,6 @@ async def recover(
 
     await asyncio.gather(*(one(actor) for actor in left))
     found.actors = len(left)
-    found.waited_s = time.monotonic() - started
     return found
 
 

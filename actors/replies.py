@@ -66,6 +66,7 @@ class Replies:
         if reply.pauses:
             self._dispatch.heard_pauses(reply.pauses)
         member.last = reply
+        member.lag_s = max(member.lag_s, reply.lag_s)
         if results:
             self._admission.answered()  # also where an environment has no leases to tell of
             self._ledger.commit(results)
@@ -110,9 +111,9 @@ class Replies:
             lease = Lease(server, env_idx, lease_id)
             if event == "held":
                 self._admission.answered()
-                member.held[lease_id] = lease
+                member.held[server, lease_id] = lease
                 changes.append((event, lease))
-            elif member.held.pop(lease_id, None) is not None:
+            elif member.held.pop((server, lease_id), None) is not None:
                 changes.append((event, lease))
         if changes:
             self.write_down(self._journal.changed, member.actor_id, changes)

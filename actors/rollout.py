@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _STOP_S = 10.0
+_RESET_SLACK_S = 5.0
+"""An environment ends the wait for a reset itself; one that does not is held to this much more."""
 _OVERDUE_SLACK_S = 60.0
 """An episode's own deadlines end it; one that is still there this much later is cancelled from outside."""
 _WEDGED_S = 60.0
@@ -158,7 +160,8 @@ class RolloutActor:
         """For each server: running episodes that hold no lease yet (and those of an environment without leases)."""
         self._awaiting: dict[tuple[str, int], str] = {}
         self._asked: set[tuple[str, int]] = set()
-        self._held: dict[str, Lease] = {}
+        self._held: dict[tuple[str, str], Lease] = {}
+        """By server and lease id: servers may number alike."""
         self._held_on: Counter[str] = Counter()
         self._quotas: dict[str, int] = {}
         self._newest = 0
@@ -201,6 +204,7 @@ class RolloutActor:
             tool_schema=config.runtime.tool_schema,
             episode_timeout_s=config.execution.episode_timeout_s,
             step_timeout_s=config.execution.step_timeout_s,
+            reset_timeout_s=config.execution.reset_timeout_s + _RESET_SLACK_S,
         )
         self._runtime = AgentRuntime(self._model, PromptBuilder(self._spec.system_prompt), skills, settings, self._spec.provenance)
         self._environment_identity = self._environment.identity()
@@ -240,7 +244,6 @@ class RolloutActor:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(order.idle_s):
                         await mine.wait()
-        self._fresh.renew()
         return self._reply(missed)
 
     async def ping(self) -> Ping:
@@ -380,10 +383,10 @@ class RolloutActor:
     def _on_lease(self, key: tuple[str, int], event: str, lease: Lease) -> None:
         if event == "held":
             self._lease_known(key)
-            if lease.lease_id not in self._held:
-                self._held[lease.lease_id] = lease
+            if (lease.server, lease.lease_id) not in self._held:
+                self._held[lease.server, lease.lease_id] = lease
                 self._held_on[lease.server] += 1
-        elif self._held.pop(lease.lease_id, None) is not None:
+        elif self._held.pop((lease.server, lease.lease_id), None) is not None:
             self._held_on[lease.server] -= 1
             self._loop.call_soon(self._fill)  # also a late release makes room
         self._outbox.add_lease(event, lease)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 from rayeval.environments import Environment
-from rayeval.exceptions import RayevalError
 
 ASK_EVERY_S = 1.0
 ASK_TIMEOUT_S = 5.0
@@ -55,11 +54,14 @@ class ServerWatch:
 
     async def _asking(self, server: str) -> None:
         while True:
-            with contextlib.suppress(RayevalError, TimeoutError, OSError):
+            answers = False
+            with contextlib.suppress(Exception):  # also whatever a user's class raises: no answer is no answer
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     await self._ask(server)
-                    if self._since.pop(server, None) is not None:
-                        self._on_back()
-                    return
+                    answers = True
+            if answers:
+                if self._since.pop(server, None) is not None:
+                    self._on_back()
+                return
             self._since.setdefault(server, time.monotonic())
             await asyncio.sleep(ASK_EVERY_S)

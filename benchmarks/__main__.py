@@ -1,7 +1,8 @@
-"""``python -m benchmarks [overhead|memory|resume|startup ...]``: without a name, all of them.
+"""``python -m benchmarks [NAME ...]``: without a name, those that take a quarter of an hour together.
 
-Prints one table each, or with ``--json`` one JSON object; exits 1 when a limit is passed. ``--mock-command`` names other servers than the
-bundled demo: a command that prints, as its first line, one URL for both sides or ``{"shop": URL, "model": URL}``.
+Prints what each measured as it ends and one table of all at the end, or with ``--json`` one JSON object; exits 1 when a limit is passed.
+``--mock-command`` names other servers than the bundled demo: a command that prints, as its first line, one URL for both sides or
+``{"shop": URL, "model": URL}``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from benchmarks import memory, overhead, startup
-from benchmarks.experiment import REPOSITORY, table
+from benchmarks import inflight, memory, overhead, peers, soak, startup, tail
+from benchmarks.experiment import REPOSITORY, Figure, table
 
-NAMES = ("startup", "resume", "overhead", "memory")
-_MEASURED: dict[str, ModuleType] = {"startup": startup, "overhead": overhead, "memory": memory}
+_MEASURED: dict[str, ModuleType] = {
+    "startup": startup,
+    "overhead": overhead,
+    "memory": memory,
+    "tail": tail,
+    "inflight": inflight,
+    "soak": soak,
+    "peers": peers,
+}
+NAMES = ("resume", *_MEASURED)
+ALL = ("startup", "resume", "overhead", "memory", "tail", "inflight")
+"""Without a name, and ``peers`` where a command is given: the soak takes its time, and the widest wave of ``tail``."""
 _RESUME_S = 900.0
 
 
@@ -33,25 +44,18 @@ def resume() -> dict[str, Any]:
     return said
 
 
-def _show_resume(result: dict[str, Any]) -> str:
-    return table(
-        [
-            ("resume", "lines", "with receipts, s", "without, s", "memory, MB", "limits"),
-            (
-                "",
-                str(result["lines"]),
-                f"{result['with_receipts_s']:.2f}",
-                f"{result['without_s']:.2f}",
-                f"{result['rss_mb']:.0f}",
-                "2 s, 20 s, 150 MB",
-            ),
-        ]
-    )
+def _figures_of_resume(result: dict[str, Any]) -> list[Figure]:
+    name = f"resume: {result['lines']} lines"
+    return [
+        Figure(f"{name}, s with receipts", f"{result['with_receipts_s']:.2f}", "", "", "2"),
+        Figure(f"{name}, s without", f"{result['without_s']:.2f}", "", "", "20"),
+        Figure(f"{name}, MB", f"{result['rss_mb']:.0f}", "", "", "150"),
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: {', '.join(ALL)}")
     parser.add_argument("--mock-command", default=None, help="start these servers in place of the demo")
     parser.add_argument("--json", action="store_true")
     for module in _MEASURED.values():
@@ -59,15 +63,19 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}: give {', '.join(NAMES)}")
+    if "peers" in options.names and not options.peer_command:
+        parser.error("peers needs --peer-command")
+    if not options.names:
+        options.wave = options.wave or tail.WAVES[:2]
+    out = sys.stderr if options.json else sys.stdout
     results: dict[str, Any] = {}
-    for name in options.names or NAMES:
-        if name == "resume":
-            results[name] = resume()
-            text = _show_resume(results[name])
-        else:
-            results[name] = _MEASURED[name].measure(options)
-            text = _MEASURED[name].show(results[name])
-        print(text, end="\n\n", flush=True, file=sys.stderr if options.json else sys.stdout)
+    rows: list[tuple[str, ...]] = [("benchmark", "measured", "floor or first", "ratio or growth", "limit", "")]
+    for name in options.names or (*ALL, *(["peers"] if options.peer_command else [])):
+        result = results[name] = resume() if name == "resume" else _MEASURED[name].measure(options)
+        figures = _figures_of_resume(result) if name == "resume" else _MEASURED[name].figures(result)
+        rows += [(*figure, "" if result["within_limits"] else "see limits") for figure in figures]
+        print(table(figures) if name == "resume" else _MEASURED[name].show(result), end="\n\n", flush=True, file=out)
+    print(table(rows), file=out)
     if options.json:
         print(json.dumps(results))
     return 0 if all(result["within_limits"] for result in results.values()) else 1

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.servers import Servers
 
@@ -18,6 +18,16 @@ _SYSTEM_PROMPT = (
     "customer asks for, compare what you find with every wish that was named, choose the options that fit, and buy when all of them are "
     "met. When a page does not help, go back and search with other words.\n"
 )
+
+
+class Figure(NamedTuple):
+    """A row of the table of all benchmarks."""
+
+    what: str
+    measured: str
+    floor: str
+    ratio: str
+    limit: str
 
 
 def write_experiment(directory: Path, servers: Servers, *, episodes: int, concurrency: int, **execution: Any) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.experiment import table, write_experiment
+from benchmarks.experiment import Figure, table, write_experiment
 from benchmarks.live import LiveRun, limited, live_run
 from benchmarks.processes import cpu_seconds, uss_bytes
 from benchmarks.servers import Servers, load_average
@@ -122,8 +122,19 @@ def show(result: dict[str, Any]) -> str:
     return f"{table(rows)}\nCPU a step, wide over narrow: {result['cpu_ratio']:.2f} (limit {CPU_RATIO_MOST})"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def figures(result: dict[str, Any]) -> list[Figure]:
+    narrow, wide = result["narrow"], result["wide"]
+    most = max(wide["memory"].values(), key=lambda m: float(m["uss_mb"]) - float(m["limit_mb"]))
+    cpu = (f"{wide['cpu_ms_per_step']:.3f}", f"{narrow['cpu_ms_per_step']:.3f}", f"{result['cpu_ratio']:.2f}")
+    name = f"inflight: {wide['in_flight']} beside {narrow['in_flight']}"
+    return [
+        Figure(f"{name}: actor CPU, ms a step (load {narrow['load']:.1f} {wide['load']:.1f})", *cpu, f"{CPU_RATIO_MOST}"),
+        Figure(f"{name}: connections over requests", f"{wide['connections_over_requests']:+.1%}", "", "", f"+{CONNECTIONS_SPARE:.0%}"),
+        Figure(f"{name}: USS of an actor, MB", f"{most['uss_mb']:.0f}", "", "", f"{most['limit_mb']:.0f}"),
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actors", type=int, default=4)
     parser.add_argument("--wide", nargs=2, default=("4000", "8.0"), metavar=("EPISODES", "SECONDS"))
     parser.add_argument("--narrow", nargs=2, default=("250", "0.5"), metavar=("EPISODES", "SECONDS"))
@@ -131,6 +142,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="steady time that is looked at")
     parser.add_argument("--settle", type=float, default=20.0, help="least time before it")
     parser.add_argument("--settle-turns", type=float, default=7.0, help="and at least that many turns of the model")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
     parser.add_argument("--mock-command", default=None, help="start this server in place of the demo; it gets --model-latency and the like")
     parser.add_argument("--json", type=Path, default=None, help="write all figures here")
     options = parser.parse_args()

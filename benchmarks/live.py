@@ -26,6 +26,20 @@ class LiveRun:
     def __init__(self, process: subprocess.Popen[str], run_dir: Path) -> None:
         self._process, self._run_dir = process, run_dir
 
+    @property
+    def pid(self) -> int:
+        """Of the driver."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the driver has not ended."""
+        return self._process.poll() is None
+
+    def wait_for_end(self, within_s: float) -> int:
+        """-> the exit code of a run that ends by itself. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(within_s)
+
     def status(self) -> dict[str, Any]:
         """``status.json`` as it stands; empty before there is one."""
         with contextlib.suppress(FileNotFoundError):

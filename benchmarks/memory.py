@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiment import in_fresh_process, table, write_experiment
+from benchmarks.experiment import Figure, in_fresh_process, table, write_experiment
 from benchmarks.servers import servers
 
 DRIVER_LIMIT_MB = 30.0
@@ -55,3 +55,13 @@ def show(result: dict[str, Any]) -> str:
     ):
         rows.append((name, f"{sizes[0][k]:.1f}", f"{sizes[1][k]:.1f}", f"{growth:+.1f}", f"{limit:.0f}"))
     return table(rows)
+
+
+def figures(result: dict[str, Any]) -> list[Figure]:
+    early, late = result["early"], result["late"]
+    first, last = early["driver_rss"] / _MB, late["driver_rss"] / _MB
+    uss = [max(look["actors_uss"].values()) / _MB for look in (early, late)]
+    return [
+        Figure("memory: driver, MB", f"{last:.0f}", f"{first:.0f}", f"{result['driver_growth_mb']:+.1f}", f"+{DRIVER_LIMIT_MB:.0f}"),
+        Figure("memory: actor, MB", f"{uss[1]:.0f}", f"{uss[0]:.0f}", f"{result['actor_growth_mb']:+.1f}", f"+{ACTOR_LIMIT_MB:.0f}"),
+    ]

@@ -33,7 +33,6 @@ from rayeval.models import ModelRequest, OpenAIChat
 from rayeval.store import iter_traces
 from rayeval.transport import FakeTransport, HttpResponse, SentRequest
 
-
 Post = Callable[[str, bytes], Awaitable[bytes]]
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.experiment import REPOSITORY, table
+from benchmarks.experiment import REPOSITORY, Figure, table
 
 LIMIT_S = 0.4
 
@@ -38,3 +38,8 @@ def show(result: dict[str, Any]) -> str:
             ("", f"{result['help_s']:.3f}", f"{result['floor_s']:.3f}", f"{result['ratio']:.1f}", f"{LIMIT_S:.1f}"),
         ]
     )
+
+
+def figures(result: dict[str, Any]) -> list[Figure]:
+    seconds = (f"{result['help_s']:.3f}", f"{result['floor_s']:.3f}", f"{result['ratio']:.1f}")
+    return [Figure("startup: rayeval --help, s", *seconds, f"{LIMIT_S:.1f} s")]

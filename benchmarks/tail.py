@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiment import in_fresh_process, table, write_experiment
+from benchmarks.experiment import Figure, in_fresh_process, table, write_experiment
 from benchmarks.live import limited
 from benchmarks.servers import load_average
 
@@ -98,6 +98,24 @@ def show(result: dict[str, Any]) -> str:
             )
         )
     return table(rows)
+
+
+def figures(result: dict[str, Any]) -> list[Figure]:
+    out: list[Figure] = []
+    for wave in result["waves"]:
+        load = " ".join(f"{p['load']:.1f}" for p in wave["pairs"])
+        ideal = statistics.median(p["floor"]["ideal_wall_s"] for p in wave["pairs"])
+        engine, floor = (statistics.median(p[side]["wall_s"] for p in wave["pairs"]) for side in ("engine", "floor"))
+        out.append(
+            Figure(
+                f"tail: {wave['in_flight']} in flight, wall, s (ideal {ideal:.1f}; load {load})",
+                f"{engine:.1f}",
+                f"{floor:.1f}",
+                f"{wave['ratio']:.3f}",
+                f"{wave['limit']:.2f}",
+            )
+        )
+    return out
 
 
 def main() -> int:

@@ -111,8 +111,9 @@ class AgentRuntime:
         self._prompts = prompts
         self._skills = skills
         self._settings = settings
+        transport: Callable[[], JsonObject] | None = getattr(model, "transport_identity", None)
         self._provenance: JsonObject = {
-            "model": model.identity(),
+            "model": model.identity() if transport is None else {**model.identity(), "transport": transport()},
             "environment": {},
             "prompt": prompts.identity(),
             "skills": skills.identity(),

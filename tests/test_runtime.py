@@ -47,6 +47,9 @@ class TurnModel:
     def identity(self) -> JsonObject:
         return {"provider": "turns", "model": "m"}
 
+    def transport_identity(self) -> JsonObject:
+        return {"timeout_seconds": 9}
+
     async def generate(self, request: ModelRequest, endpoint: str | None = None) -> ModelOutput:
         self.asked.append((list(request.messages), request.seed, endpoint))
         answer = self.turn(request)
@@ -179,7 +182,8 @@ async def test_provenance_says_what_played_and_holds_no_secret() -> None:
     trace = await World().trace()
     provenance = trace["provenance"]
     assert sorted(provenance) == ["environment", "model", "package", "plan_fingerprint", "prompt", "runtime", "skills"]
-    assert provenance["model"] == {"provider": "turns", "model": "m", "base_url": "http://model:8000/v1"}
+    model = {"provider": "turns", "model": "m", "transport": {"timeout_seconds": 9}, "base_url": "http://model:8000/v1"}
+    assert provenance["model"] == model
     assert provenance["environment"]["base_url"] == SERVER
     assert [provenance["environment"][f] for f in EnvironmentIdentity._fields] == [ENVIRONMENT_VERSION, OBSERVATION_VERSION, REWARD_VERSION]
     assert provenance["runtime"] == {"max_steps": 30, "tool_schema": "dynamic", "action_protocol": "rayeval-function-tools-v1"}

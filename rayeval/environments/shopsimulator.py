@@ -119,7 +119,7 @@ class ShopSimulator:
                 if response.status == 409:
                     return
                 try:
-                    result_of(response, lease.server, "release_one")
+                    result_of(response, lease.server, "release_one", lease)
                     return
                 except EnvironmentCallError as error:
                     failure = error
@@ -211,7 +211,7 @@ class ShopEpisode:
             self._abandon(request)
             text = f"{public_url(self._server)}: reset of task {self._job.task_id} not answered within {waited:g} s; it is kept until it is"
             raise EnvironmentCallError(text, ErrorKind.RESET_TIMEOUT, True)
-        result = result_of(await request, self._server, "reset")
+        result = result_of(await request, self._server, "reset", self._lease)
         fault = reset_fault(result) or _reset_fault(result, self._job.task_id)
         if fault is not None:
             raise _unavailable(self._server, "reset", fault)
@@ -268,7 +268,7 @@ class ShopEpisode:
             response = await self._shop.post(self._server, body, self._shop.timeouts.step_timeout_s)
         except TransportError as error:
             raise _unavailable(self._server, action, str(error)) from error
-        return result_of(response, self._server, action)
+        return result_of(response, self._server, action, lease)
 
     async def _release(self) -> None:
         if self._lease is None:
@@ -283,18 +283,21 @@ class ShopEpisode:
         self._on_lease("ended", lease)
 
 
-def result_of(response: HttpResponse, server: str, action: str) -> JsonObject:
-    """``result`` of an answer that is the contract's and no error; raises EnvironmentCallError with the kind and whether to retry."""
+def result_of(response: HttpResponse, server: str, action: str, lease: Lease | None = None) -> JsonObject:
+    """``result`` of an answer that is the contract's and no error; raises EnvironmentCallError with the kind and whether to retry, in which
+    the id of ``lease`` is not quoted."""
     body = _parsed(response.body)
     result = body.get("result") if isinstance(body, dict) else None
     status = response.status
     if not isinstance(result, dict):
-        text = f"HTTP {status} without a result object: {_excerpt(response.body)}"
+        shown = response.body if lease is None else response.body.replace(lease.lease_id.encode(), b"***")
+        text = f"HTTP {status} without a result object: {_excerpt(shown)}"
         raise _call_error(server, action, text, *_verdict(status, action, None))
     error = result.get("error")
     if error is None and 200 <= status < 300:
         return result
-    text = f"HTTP {status}: {str(error)[:500]}" if error is not None else f"HTTP {status}"
+    said = str(error) if lease is None else str(error).replace(lease.lease_id, "***")
+    text = f"HTTP {status}: {said[:500]}" if error is not None else f"HTTP {status}"
     raise _call_error(server, action, text, *_verdict(status, action, str(error)))
 
 

@@ -70,10 +70,6 @@ class LeaseJournal:
             self._seen[actor_id] = now
             self._append({"kind": "seen", "actor": actor_id, "at": time.time()})
 
-    def unanswered(self, actor_id: str, server: str, n: int) -> None:
-        """``n`` resets of the actor on ``server`` are out without an answer now: leases that nobody could name."""
-        self._append({"kind": "unanswered", "actor": actor_id, "server": server, "n": n})
-
     def close(self) -> None:
         """Idempotent."""
         if self._fd >= 0:
@@ -120,10 +116,8 @@ class JournalState:
     """What a journal adds up to."""
 
     actors: dict[str, JournalActor] = field(default_factory=dict)
-    held: dict[str, tuple[str, Lease]] = field(default_factory=dict, repr=False)
-    """Lease id -> (actor id, lease), for leases that did not end."""
-    unanswered: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(actor id, server) -> resets without an answer, where there are any."""
+    held: dict[tuple[str, str], tuple[str, Lease]] = field(default_factory=dict, repr=False)
+    """(Server, lease id) -> (actor id, lease), for leases that did not end."""
     bad_lines: int = 0
 
     def held_by(self, actor_id: str) -> list[Lease]:
@@ -152,9 +146,9 @@ def _apply(state: JournalState, record: Any) -> None:
     if kind == "held" or kind == "ended":
         server, env_idx, lease_id = record["lease"]
         if kind == "held":
-            state.held[lease_id] = (actor_id, Lease(server, env_idx, lease_id))
+            state.held[server, lease_id] = (actor_id, Lease(server, env_idx, lease_id))
         else:
-            state.held.pop(lease_id, None)
+            state.held.pop((server, lease_id), None)
     elif kind == "seen":
         if actor_id in state.actors:
             state.actors[actor_id].last_seen = float(record["at"])
@@ -166,11 +160,5 @@ def _apply(state: JournalState, record: Any) -> None:
     elif kind == "gone":
         if actor_id in state.actors:
             state.actors[actor_id].gone = True
-    elif kind == "unanswered":
-        key, n = (actor_id, record["server"]), int(record["n"])
-        if n > 0:
-            state.unanswered[key] = n
-        else:
-            state.unanswered.pop(key, None)
     else:
         raise ValueError(kind)

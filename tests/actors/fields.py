@@ -35,11 +35,15 @@ class FragileHandle(LocalHandle):
         self.spec = actor_spec
         self.fail_next: Exception | None = None
         self.unplaceable = False
+        self.waits_for_a_place = False
         self.killed = False
 
     async def start(self, timeout_s: float) -> ActorInfo:
         if self.unplaceable:
             raise PlacementError(f"actor {self.spec.actor_id} was not running after {timeout_s:.0f} s")
+        if self.waits_for_a_place:
+            await self._gone.wait()
+            raise ActorGoneError("killed before it was placed")
         return await super().start(timeout_s)
 
     async def exchange(self, order: Order) -> Reply:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.handles import ActorGoneError, LocalHandle, RayHandle
+from actors.handles import ActorFaultError, ActorGoneError, LocalHandle, RayHandle
 from actors.messages import ActorSpec, Assignment, Order
 from rayeval.config import load_config
 from rayeval.exceptions import ConfigurationError
@@ -93,3 +93,15 @@ async def test_wrong_input_that_only_the_actor_can_find_comes_back_as_what_it_is
     with pytest.raises(ConfigurationError, match="NO_SUCH_KEY_HERE"):
         await handle.start(DEADLINE_S)
     handle.kill()
+
+
+async def test_a_defect_in_a_local_actor_is_a_fault_as_it_is_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def defective(_order: Order) -> None:
+        raise ZeroDivisionError("a defect")
+
+    handle = LocalHandle(fake_spec(tmp_path))
+    await handle.start(DEADLINE_S)
+    monkeypatch.setattr(handle._actor, "exchange", defective)
+    with pytest.raises(ActorFaultError, match="ZeroDivisionError: a defect"):
+        await handle.exchange(order(1))
+    await handle.stop(0, DEADLINE_S)

@@ -68,3 +68,39 @@ def test_a_forgotten_actor_is_not_pinged_again() -> None:
         wait_for_ping(other)
     assert handle.pings == before
     health.stop()
+
+
+class Stuck(Handle):
+    """Answers no ping before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def ping(self, timeout_s: float) -> Ping | None:
+        self.pings += 1
+        self.let_go.wait(20.0)
+        return None
+
+
+def test_one_ping_to_an_actor_is_open_at_most() -> None:
+    stuck, other = Stuck(), Handle()
+    health = HealthThread(every_s=0.01)
+    health.watch("stuck", stuck)  # type: ignore[arg-type]
+    health.watch("other", other)  # type: ignore[arg-type]
+    health.start()
+    for _ in range(20):
+        wait_for_ping(other)
+    assert stuck.pings == 1
+    stuck.let_go.set()
+    health.stop()
+
+
+def test_a_ping_whose_actor_is_forgotten_before_its_turn_is_not_sent() -> None:
+    handle = Handle()
+    health = HealthThread()
+    health.watch("a", handle)  # type: ignore[arg-type]
+    health.forget("a")
+    health._ask("a")
+    assert handle.pings == 0
+    health.stop()

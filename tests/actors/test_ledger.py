@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ import pytest
 
 from actors.ledger import Ledger
 from actors.queue import JobQueue, JobState, Ticket
+from rayeval.exceptions import StoreWriteError
 from rayeval.schemas import EnvironmentIdentity
 from rayeval.store import RunDirectory, RunLock, TraceLog, iter_traces
 from tests.actors.plans import IDENTITY, index, small_plan, trace_of
@@ -138,3 +140,13 @@ async def test_a_failed_write_ends_the_run_once_and_nothing_follows(desk: Desk) 
     assert desk.queue.out == 0, "a run that can write nothing more must still come to its end"
     assert len(desk.fatal) == 1
     assert desk.ledger.done == 0 and desk.lines() == []
+
+
+async def test_a_write_that_hangs_ends_the_wait_for_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.ledger._SETTLE_S", 0.05)
+    monkeypatch.setattr(desk.log, "append", lambda traces: asyncio.get_running_loop().create_future())
+    ticket = desk.take()
+    desk.ledger.commit([(ticket, trace_of(ticket))])
+    await asyncio.wait_for(desk.ledger.settled(), 20.0)
+    assert desk.ledger.done == 0
+    assert [type(error) for error in desk.fatal] == [StoreWriteError] and "hangs" in str(desk.fatal[0])

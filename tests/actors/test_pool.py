@@ -167,6 +167,26 @@ async def test_a_failed_write_ends_the_run_and_gives_everything_back(tmp_path: P
         assert len(completed(f)) == f.ledger.done
 
 
+async def test_a_failed_write_during_a_drain_is_what_the_run_ends_with(tmp_path: Path) -> None:
+    async with field(tmp_path, tasks=40, hook=slow) as f:
+        running = asyncio.create_task(f.run())
+        await f.until(lambda: len(f.world.held) == 4)
+        f.pool.drain("SIGTERM was received", ExitCode.SIGTERM)
+        (f.run_dir.path / f"run.lock.epoch-{f.lock.epoch + 1}").touch()
+        assert await running == ExitCode.STOPPED
+        assert "taken over" in (f.pool.reason or "")
+        assert any(level == "error" and "taken over" in text for level, text in f.notes)
+
+
+async def test_an_actor_that_still_waits_for_a_place_at_the_end_is_not_replaced(tmp_path: Path) -> None:
+    async with field(tmp_path) as f:
+        f.prepare = lambda handle: setattr(handle, "waits_for_a_place", handle.spec.actor_id.endswith("002"))
+        assert await f.run() is None
+        assert len(completed(f)) == 12
+        assert len(f.handles) == 2 and all(handle.killed for handle in f.handles)
+        assert not [text for level, text in f.notes if level == "warning"]
+
+
 async def test_a_server_that_answers_no_reset_drains_the_run(tmp_path: Path) -> None:
     def never(call: FakeCall) -> Any:
         return asyncio.sleep(3600.0) if call.name == "reset" else None

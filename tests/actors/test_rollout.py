@@ -11,7 +11,7 @@ from actors.rollout import ResetPacer, RolloutActor
 from rayeval.config import load_config
 from rayeval.environments import FakeEnvironment
 from rayeval.environments.fake import FakeCall
-from rayeval.schemas import EpisodeJob
+from rayeval.schemas import EpisodeJob, Lease
 from tests.actors.plans import SHOP, write_config
 from tests.actors.specs import spec
 from tests.actors.worlds import KIND, new_world
@@ -217,6 +217,38 @@ async def test_stopping_releases_everything_and_hands_out_the_last_words(stage: 
     last = await asyncio.wait_for(s.actor.stop(max(s.replies)), 60.0)
     assert sorted(e for r in (*last.missed, last) for e in r.returned) == [job(t).episode_id for t in range(4)]
     assert not s.world.held
+
+
+async def test_waiting_for_something_to_say_renews_nothing(stage: Any) -> None:
+    s = await stage()
+    call = asyncio.create_task(s.exchange(idle_s=0.1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    until = s.actor._fresh._until
+    await call
+    assert s.actor._fresh._until == until
+
+
+async def test_leases_of_two_servers_may_be_named_alike(stage: Any) -> None:
+    s = await stage()
+    here, there = Lease("http://a.invalid", 0, "1"), Lease("http://b.invalid", 0, "1")
+    for event, lease in (("held", here), ("held", there), ("ended", here)):
+        s.actor._on_lease(("nobody", 1), event, lease)
+    assert (s.actor._used(here.server), s.actor._used(there.server)) == (0, 1)
+    s.actor._on_lease(("nobody", 1), "ended", there)
+
+
+async def test_a_reset_that_its_environment_does_not_bound_ends_its_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.rollout._RESET_SLACK_S", 0.05)
+    world = new_world(tmp_path.name, (SHOP,), hook=lambda call: asyncio.sleep(3600.0) if call.name == "reset" else None)
+    s = Stage(tmp_path, world)
+    s.actor._spec.config["execution"]["reset_timeout_s"] = 0.05
+    await s.actor.start()
+    await s.exchange(assignments=assignments(0))
+    await s.until(lambda: len(s.finished()) == 1)
+    (record,) = [r for reply in s.replies.values() for r in reply.records]
+    assert (record.status, record.error_kind, record.retryable) == ("failed", "reset_timeout", True)
+    await asyncio.wait_for(s.actor.stop(0), 60.0)
 
 
 async def test_resets_are_spaced_after_a_burst() -> None:

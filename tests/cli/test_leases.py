@@ -127,7 +127,7 @@ def test_a_server_that_is_gone_is_told_and_the_lease_stays_journalled(rayeval, r
     journal(run, Lease("http://127.0.0.1:9", 0, "x"))
     answer = rayeval("leases", "release", "r")
     assert answer.code == 5 and "released 0 leases" in answer.out and "not released: slot 0" in answer.out
-    assert set(load_journal(run.leases).held) == {"x"}
+    assert set(load_journal(run.leases).held) == {("http://127.0.0.1:9", "x")}
 
 
 def test_doctor_counts_what_nobody_holds(rayeval, run, shop):

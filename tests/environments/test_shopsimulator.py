@@ -487,6 +487,16 @@ async def test_an_episode_is_used_once(server: ShopServer) -> None:
         await episode.close()
 
 
+@pytest.mark.parametrize("body", [{"result": {"error": f"no lease {LEASE_FIELDS['lease_id']} here"}}, {"sent": LEASE_FIELDS}])
+async def test_a_lease_id_that_a_server_repeats_stays_out_of_errors(body: dict[str, Any]) -> None:
+    episode = episode_on(answering(ok(**RESET), HttpResponse(409, {}, orjson.dumps(body)), RELEASED))
+    await episode.reset()
+    with pytest.raises(EnvironmentCallError) as lost:
+        await episode.step("click[a]")
+    assert LEASE_FIELDS["lease_id"] not in str(lost.value) and "***" in str(lost.value)
+    await episode.close()
+
+
 async def test_a_password_in_the_address_stays_out_of_errors() -> None:
     shop = ShopSimulator(["http://me:secret@shop.test"], transport=answering(failing(500, "oops")), timeouts=QUICK)
     with pytest.raises(EnvironmentCallError) as raised:

@@ -1,0 +1,194 @@
+"""Parquet shards by a Ray Data job.
+
+The input rows are small: each says which bytes of which trace files make one file. The write task reads, parses and encodes them, so no
+trace passes through the object store or the driver.
+Tasks run on the driver's node, for there the trace files are, and claim no CPU: at the end of a run on a busy cluster, or on a head that
+offers none, they would otherwise wait for ever. Their number is bounded instead.
+Closing rule: the manifest is removed before the first byte is written and put after the last one; until then nothing counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from actors import cluster
+from rayeval.exceptions import InputError, RayevalError, StoppedError, StoreWriteError
+from rayeval.schemas import JsonObject
+from rayeval.shard_places import MANIFEST_NAME, ShardPlace, digest, open_place
+from rayeval.shard_rows import Part, encode_part
+from rayeval.shards import ShardFile, ShardPlan, is_current, manifest_bytes, plan_shards, read_manifest, shards_manifest
+from rayeval.store import RunDirectory
+
+AUTO_EPISODES = 1000
+"""``execution.shards: auto`` writes them from so many episodes on: the first use of Ray Data takes seconds."""
+_MOST_TASKS = 16
+_TRIES = 3
+"""Passes over the runs; each later one knows the reward components that the one before met."""
+_BASE_DEADLINE_S = 180.0
+_BYTES_PER_S = 2e6
+"""A floor for the deadline, a tenth of what a slow core does."""
+_LOOK_EVERY_S = 0.1
+
+
+class ShardsResult(NamedTuple):
+    """A set of shards."""
+
+    place: str
+    manifest: JsonObject
+    written: bool
+    """False: it was there already, whole."""
+
+
+def write_shards(
+    runs: Sequence[RunDirectory], output: str | os.PathLike[str] | None = None, *, address: str | None = None, look_at: int | None = None
+) -> ShardsResult:
+    """Write the shards of one run (default place: its ``shards/``) or of several as one set. Starts or joins Ray only if there is work.
+
+    Raises InputError, RefusedError (somebody else is writing there), StoreWriteError, PlacementError.
+    """
+    if output is None and len(runs) != 1:
+        raise InputError("--merge", None, "give a directory for several runs")
+    place = open_place(runs[0].shards if output is None else output)
+    with place.lock():
+        plan = plan_shards(runs) if look_at is None else plan_shards(runs, look_at=look_at)
+        if is_current(place, plan):
+            return ShardsResult(place.words, read_manifest(place), False)
+        place.clear()
+        try:
+            components, files = _encode(plan, place, address)
+            for temporary, file in files:
+                place.finish(temporary, file.name)
+            manifest = shards_manifest(plan, components, [file for _, file in files])
+            place.put(MANIFEST_NAME, manifest_bytes(manifest))
+        except BaseException:
+            with contextlib.suppress(RayevalError):  # the first failure is the one to tell; the next call clears too
+                place.clear()
+            raise
+        return ShardsResult(place.words, manifest, True)
+
+
+def _encode(plan: ShardPlan, place: ShardPlace, address: str | None) -> tuple[frozenset[str], list[tuple[str, ShardFile]]]:
+    """-> names of all reward components, and (name it has now, file) of each part."""
+    components = plan.components
+    if not plan.parts:
+        return components, []
+    joined = cluster.join(address, 0)
+    try:
+        for _ in range(_TRIES):
+            outcomes = _job(plan.parts, place.address, components)
+            unknown = frozenset(name for outcome in outcomes for name in outcome["unknown"])
+            if not unknown:
+                return components, [(o["temporary"], ShardFile(o["name"], o["rows"], o["bytes"], o["sha256"])) for o in outcomes]
+            components |= unknown
+            place.clear()
+        raise InputError("traces", place.words, "keep changing while they are read; write shards when the runs stand still")
+    finally:
+        if joined.ours:
+            cluster.leave()
+
+
+def _job(parts: Sequence[Part], address: str, components: frozenset[str]) -> list[JsonObject]:
+    import ray
+    import ray.data
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    sink = make_sink(address, components)
+    rows = [{"part": part.to_bytes()} for part in parts]
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    try:
+        ray.data.from_items(rows, override_num_blocks=len(rows)).write_datasink(
+            sink,
+            ray_remote_args={"num_cpus": 0, "scheduling_strategy": here, "max_retries": 3},
+            concurrency=max(1, min(len(rows), os.cpu_count() or 1, _MOST_TASKS)),
+        )
+    except RayevalError:
+        raise
+    except Exception as error:  # whatever Ray wraps around it
+        raise StoppedError(f"writing shards failed: {(str(error) or type(error).__name__).strip().splitlines()[-1]}") from error
+    outcomes = sorted(sink.outcomes, key=lambda outcome: str(outcome.get("name")))
+    for outcome in outcomes:
+        if "refused" in outcome:
+            raise InputError(*outcome["refused"])
+        if "failed" in outcome:
+            raise StoreWriteError(outcome["failed"])
+    return outcomes
+
+
+def make_sink(address: str, components: Iterable[str]) -> Any:
+    """A Datasink for parts at ``address``; its ``outcomes`` hold one object a part when the job has ended."""
+    # made in a function, for ray.data costs seconds and 100 MB that most runs need not pay
+    from actors.shard_sink import ShardSink
+
+    return ShardSink(address, frozenset(components))
+
+
+def write_part(part: Part, address: str, components: frozenset[str]) -> JsonObject:
+    """Encode one part and put it in place, unfinished. What went wrong is returned, for Ray wraps what is raised beyond reading."""
+    try:
+        encoded = encode_part(part, components)
+        made = {"name": part.name, "rows": encoded.rows, "bytes": encoded.data.size, "sha256": digest(encoded.data)}
+        temporary = part.name if encoded.unknown else open_place(address).put(part.name, encoded.data, unfinished=True)
+        return {**made, "temporary": temporary, "unknown": sorted(encoded.unknown)}
+    except InputError as error:
+        return {"name": part.name, "refused": [error.field, error.value, error.hint]}
+    except StoreWriteError as error:
+        return {"name": part.name, "failed": str(error)}
+
+
+# ---- at the end of a run ----------------------------------------------------------------------------------------------------------
+
+
+def wanted(chosen: bool | str, episodes: int, *, completed: bool, on_ray: bool) -> bool:
+    """``execution.shards`` -> whether this run ends with shards. ``completed``: no episode is left to be run."""
+    if isinstance(chosen, bool):
+        return chosen
+    return completed and on_ray and episodes >= AUTO_EPISODES
+
+
+async def write_at_end(
+    run_dir: RunDirectory, note: Callable[[str, str], None], stopped: Callable[[], bool], address: str | None = None
+) -> None:
+    """Write a run's shards; a failure, a signal or a deadline passed is a warning with the command to paste, and never more."""
+    found: list[ShardsResult] = []
+    failed: list[BaseException] = []
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def work() -> None:
+        try:
+            found.append(write_shards([run_dir], address=address))
+        except BaseException as error:
+            failed.append(error)
+        with contextlib.suppress(RuntimeError):  # nobody waits any more and the loop is closed
+            loop.call_soon_threadsafe(ended.set)
+
+    try:
+        size = run_dir.traces.stat().st_size
+    except OSError:
+        size = 0
+    deadline = time.monotonic() + _BASE_DEADLINE_S + size / _BYTES_PER_S
+    # A thread of its own: the loop must hear signals, and a job that hangs must not keep the process from ending.
+    thread = threading.Thread(target=work, name="shards", daemon=True)
+    note("info", "writing shards")
+    thread.start()
+    while not ended.is_set() and not stopped() and time.monotonic() < deadline:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _LOOK_EVERY_S)
+    if found:
+        manifest = found[0].manifest
+        note("info", f"shards: {manifest['rows']} rows in {len(manifest['files'])} files, {found[0].place}")
+        return
+    given_up = "a signal was received" if stopped() else "they took too long"
+    why = str(failed[0]) or type(failed[0]).__name__ if failed else given_up
+    note("warning", f"no shards were written ({why}); write them with: rayeval shards {shlex.quote(str(run_dir.path))}")

@@ -1,0 +1,107 @@
+"""Steps a second beside other engines, on servers of one kind in one sitting.
+
+    python -m benchmarks.peers --peer-command "python their_run.py" [--peer-command ...] [--mock-command COMMAND] [--json FILE]
+
+Tool schemas are static on both sides, so that every episode has as many steps as the servers allow. A peer's command gets ``--base-url``
+(the model), ``--env-url``, ``--episodes`` and ``--concurrency``, and prints a JSON object with ``steps`` and ``wall_s`` as its last line;
+imports and start-up are in neither wall. The engine runs before and after the peers, each time on a fresh server: the worse one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiment import Figure, in_fresh_process, table, write_experiment
+from benchmarks.servers import load_average, servers
+
+TIMES_LEAST = 8.0
+_PEER_S = 900.0
+
+
+def ours(options: argparse.Namespace) -> dict[str, Any]:
+    """One run of the engine."""
+    load = load_average()
+    with tempfile.TemporaryDirectory() as temporary, servers(options.mock_command, options.peer_concurrency) as fresh:
+        directory = Path(temporary)
+        config = write_experiment(directory, fresh, episodes=options.peer_episodes, concurrency=options.peer_concurrency)
+        written = json.loads(config.read_text())
+        written["runtime"] = {"tool_schema": "static"}
+        config.write_text(json.dumps(written))
+        run = in_fresh_process("benchmarks.engine_run", config, directory / "run")
+    return _row("rayeval", run["episodes"], run["steps"], run["wall_s"], load)
+
+
+def peer(options: argparse.Namespace, command: str) -> dict[str, Any]:
+    """One run of another engine. Raises RuntimeError when it fails."""
+    load = load_average()
+    with servers(options.mock_command, options.peer_concurrency) as fresh:
+        words = [*shlex.split(command), "--base-url", fresh.model, "--env-url", f"{fresh.shop}/api/shop_agent"]
+        words += ["--episodes", str(options.peer_episodes), "--concurrency", str(options.peer_concurrency)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_PEER_S, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    said = json.loads(lines[-1])
+    name = " ".join(str(said[word]) for word in ("peer", "version") if word in said) or command
+    return _row(name, said["episodes"], said["steps"], said["wall_s"], load)
+
+
+def _row(name: str, episodes: int, steps: int, wall_s: float, load: float) -> dict[str, Any]:
+    return {"name": name, "episodes": episodes, "steps": steps, "wall_s": wall_s, "steps_per_s": steps / wall_s, "load": load}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The engine, the peers, the engine."""
+    first = ours(options)
+    peers = [peer(options, command) for command in options.peer_command]
+    last = ours(options)
+    best = max(row["steps_per_s"] for row in peers)
+    times = min(first["steps_per_s"], last["steps_per_s"]) / best
+    return {"ours": [first, last], "peers": peers, "times": times, "within_limits": times >= TIMES_LEAST}
+
+
+def show(result: dict[str, Any]) -> str:
+    rows: list[tuple[str, ...]] = [("peers", "episodes", "steps", "wall, s", "steps/s", "load")]
+    first, last = result["ours"]
+    for row in (first, *result["peers"], last):
+        figures = (f"{row['wall_s']:.2f}", f"{row['steps_per_s']:.1f}", f"{row['load']:.1f}")
+        rows.append((row["name"], str(row["episodes"]), str(row["steps"]), *figures))
+    return f"{table(rows)}\ntimes the best peer: {result['times']:.1f} (at least {TIMES_LEAST:g})"
+
+
+def figures(result: dict[str, Any]) -> list[Figure]:
+    best = max(result["peers"], key=lambda row: float(row["steps_per_s"]))
+    worst = min(row["steps_per_s"] for row in result["ours"])
+    ratio = f"{result['times']:.1f}"
+    return [Figure(f"peers: steps/s beside {best['name']}", f"{worst:.1f}", f"{best['steps_per_s']:.1f}", ratio, f">= {TIMES_LEAST:g}")]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peer-command", action="append", default=[], metavar="COMMAND", help="runs another engine; repeatable")
+    parser.add_argument("--peer-episodes", type=int, default=96, metavar="N")
+    parser.add_argument("--peer-concurrency", type=int, default=64, metavar="N")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--mock-command", default=None, help="start this server in place of the demo")
+    parser.add_argument("--json", type=Path, default=None, help="write all figures here")
+    options = parser.parse_args()
+    if not options.peer_command:
+        parser.error("--peer-command: give at least one")
+    result = measure(options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result))
+    print(show(result))
+    return 0 if result["within_limits"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
