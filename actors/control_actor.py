@@ -48,7 +48,7 @@ class ControlBox:
 
     async def post(self, request: JsonObject, timeout_s: float) -> JsonObject:
         """-> the driver's reply; or ``{"withdrawn": true}``, ``{"taken": true}`` when there was none in time."""
-        if len(self._requests) >= _WAITING or request["id"] in self._replies:
+        if len(self._replies) >= _WAITING or request["id"] in self._replies:
             return {"withdrawn": True}
         reply: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self._replies[request["id"]] = reply
@@ -127,7 +127,7 @@ class ClusterMailbox:
             try:
                 if self._actor is None:
                     self._actor = _RemoteControlBox.options(
-                        name=actor_name(self._run), namespace=NAMESPACE, num_cpus=_CPUS, max_restarts=0, max_concurrency=_WAITING
+                        name=actor_name(self._run), namespace=NAMESPACE, num_cpus=_CPUS, max_restarts=0, max_concurrency=_WAITING + 8
                     ).remote()
                 async with asyncio.timeout(_TAKE_S + _SLACK_S):
                     requests = await self._actor.take.remote(_TAKE_S)

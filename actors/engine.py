@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from actors import cluster, recovery
+from actors import cluster, recovery, shards
 from actors.adaptive import EPISODES_PER_ACTOR, Adaptive
 from actors.broker import RayBroker, RunSpec
 from actors.broker_client import BrokerClient
@@ -192,6 +192,7 @@ class _Engine:
         )
         self._stack.push(self._end_by_error)
         if queue.over:
+            asyncio.run(self._write_shards(None))
             return self._end(None, None, index)
         self._steering.read_caps(resuming=index.lines > 0)
         self._progress.prices = self._steering.caps.prices
@@ -210,8 +211,11 @@ class _Engine:
             actors = self._actor_count(cluster.free_cpus())
             self._signals.install()
         loop_factory = None if os.environ.get("RAYEVAL_LOOP") == "asyncio" else uvloop.new_event_loop
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            return runner.run(self._drive(queue, index, servers, endpoints, actors))
+        try:
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                return runner.run(self._drive(queue, index, servers, endpoints, actors))
+        finally:
+            self._signals.install()  # the loop took its own handlers with it
 
     def _broker_client(self, slots: dict[str, int], servers: tuple[str, ...], endpoints: tuple[str, ...]) -> BrokerClient | None:
         """This run's side of the slot broker; None where there is nobody to share with."""
@@ -376,7 +380,9 @@ class _Engine:
                     await environment.aclose()
             await self._steering.aclose()
             journal.close()
-        return self._end(pool.exit_code, pool.reason, index)
+        exit_code, reason = pool.exit_code, pool.reason
+        await self._write_shards(exit_code)
+        return self._end(exit_code, reason, index)
 
     async def _clear_before(self, environment: Environment, journal: LeaseJournal) -> None:
         found = await recovery.recover(environment, self._run_dir, journal, self._config.execution.fence_s, self._note)
@@ -441,6 +447,16 @@ class _Engine:
         current = self._progress.status(state)
         write_status(self._run_dir, current)
         self._display.update(current)
+
+    async def _write_shards(self, exit_code: ExitCode | None) -> None:
+        """Where ``execution.shards`` asks for them, and neither a signal nor the machine ended the run."""
+        if self._signals.received is not None or exit_code in (ExitCode.STOPPED, ExitCode.INTERNAL):
+            return
+        completed = exit_code is None and not self._progress.cancelled
+        chosen = self._config.execution.shards
+        if shards.wanted(chosen, self._plan.job_count, completed=completed, on_ray=not self._request.show):
+            self._signals.listen(asyncio.get_running_loop(), lambda _: None)  # its exit code is that of the episodes, which are over
+            await shards.write_at_end(self._run_dir, self._note, lambda: self._signals.received is not None, self._request.address)
 
     # ---- the end ------------------------------------------------------------------------------------------------------------------
 

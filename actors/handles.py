@@ -9,6 +9,7 @@ Both say the same three things when a call does not end in an answer:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import traceback
@@ -142,7 +143,8 @@ class RayHandle:
         return reply if isinstance(reply, Reply) else None
 
     def kill(self) -> None:
-        ray.kill(self._actor, no_restart=True)
+        with contextlib.suppress(RayError, ValueError, RuntimeError):  # a head that is gone has ended it already
+            ray.kill(self._actor, no_restart=True)
 
 
 class LocalHandle:

@@ -26,8 +26,6 @@ class Vitals:
     """What is known of one actor. Times are ``time.monotonic()`` of the driver."""
 
     answered_at: float
-    asked_at: float
-    """When the last ping was sent: no renewal by ping can be later than its answer, or than now while it is unanswered."""
     tick_age_s: float = 0.0
 
     def silence_s(self, now: float) -> float:
@@ -58,8 +56,7 @@ class HealthThread:
 
     def watch(self, actor_id: str, handle: ActorHandle) -> Vitals:
         """Begin watching; -> the record that the thread keeps up to date."""
-        now = time.monotonic()
-        vitals = Vitals(now, now)
+        vitals = Vitals(time.monotonic())
         with self._lock:
             self._watched[actor_id] = (handle, vitals)
         return vitals
@@ -85,7 +82,6 @@ class HealthThread:
         try:
             if handle is None or vitals is None:
                 return  # forgotten while its turn was waited for
-            vitals.asked_at = time.monotonic()
             answer = handle.ping(self._every_s)
             if answer is not None:
                 vitals.answered_at = time.monotonic()

@@ -152,6 +152,8 @@ class Ledger:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SETTLE_S):
                     await self._room.wait()
+                    continue
+            self._end(StoreWriteError(f"nothing became durable for {_SETTLE_S:g} s: the disk of the run directory does not answer"))
 
     def _end(self, error: BaseException) -> None:
         if self.fatal is None:

@@ -69,7 +69,7 @@ class Order:
     """New quota for each server; None: as before."""
     slots: int | None = None
     flush_s: float = 0.05
-    lease_flush_s: float = 0.025
+    lease_flush_s: float = 0.035
     idle_s: float = 1.0
     pinned: EnvironmentIdentity | None = None
     cancel: tuple[str, ...] = ()

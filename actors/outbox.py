@@ -16,6 +16,8 @@ from collections.abc import Callable
 from actors.messages import LeaseChange, Record, Reply
 from rayeval.schemas import FinishedTrace, Lease
 
+LEASE_FLUSH_S = 0.035
+"""A new lease is told after so long: what a driver has been told of is what its successor can give back."""
 FULL_BYTES = 1_000_000
 """A reply of this size leaves at once."""
 
@@ -27,7 +29,7 @@ class Outbox:
         self.is_due = False
         self._on_due = on_due
         self.flush_s = 0.05
-        self.lease_flush_s = 0.025
+        self.lease_flush_s = LEASE_FLUSH_S
         self._records: list[Record] = []
         self._lines: list[bytes] = []
         self._bytes = 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from actors.replies import Replies
 from actors.suspects import PLACE_S, Suspects
 from rayeval.environments import Environment
 from rayeval.exceptions import PlacementError, RayevalError
-from rayeval.schemas import ExitCode, JsonObject, Lease
+from rayeval.schemas import ExitCode, Lease
 from rayeval.store import LeaseJournal
 
 _TICK_S = 0.25
@@ -43,6 +42,8 @@ _STOP_S = 30.0
 MIN_DEATHS_IN_VAIN = 9
 """Actors that may die in a row without one episode ending; a job that kills its actor takes at most three of them."""
 ASK_ACTOR_EVERY_S = 60.0
+_ASLEEP_S = 5.0
+"""A supervision this late was not late by itself: the whole driver stood still."""
 _ALIVE = (MemberState.WORKING, MemberState.SLOW)
 _EXCHANGE_SLACK_S = 60.0
 FIRST_DISPATCH = "the first jobs are on their way"
@@ -114,7 +115,7 @@ class RolloutPool:
             on_fatal=self.fatal,
         )
         self._governors: list[Governor] = [self.admission, Outages(), self.suspects, *governors]
-        self._asked_actor_at = time.monotonic()
+        self._asked_actor_at = self._looked_at = time.monotonic()
         self.reason: str | None = None
         """Why the run was drained; None while it was not."""
         self.exit_code: ExitCode | None = None
@@ -222,41 +223,6 @@ class RolloutPool:
         """Leases that living actors hold."""
         return [lease for member in self.members.values() for lease in member.held.values()]
 
-    def snapshot(self) -> JsonObject:
-        """The pool's part of ``status.json``; lags are those since the last one."""
-        alive = [m for m in self.members.values() if m.state != MemberState.ENDED]
-        held = Counter(lease.server for lease in self.held())
-        shot: JsonObject = {
-            "in_flight": sum(m.last.in_flight for m in alive if m.last),
-            "queued": self.queue.waiting + sum(m.last.queued for m in alive if m.last),
-            "actors": [
-                {
-                    "id": m.actor_id,
-                    "node": m.info.node_id if m.info else None,
-                    "pid": m.info.pid if m.info else None,
-                    "state": str(m.state),
-                    "slots": m.slots,
-                    "in_flight": m.last.in_flight if m.last else 0,
-                    "lag_s": round(m.lag_s, 3),
-                }
-                for m in alive
-            ],
-            "actors_replaced": self.replaced,
-            "environment": [
-                {
-                    "server": server,
-                    "admission": admission,
-                    "held": held[server],
-                    "resetting": sum(m.last.resetting.get(server, 0) for m in alive if m.last),
-                }
-                for server, admission in self.dealer.admission.items()
-            ],
-            "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in self.dispatch.endpoint_load.items()],
-        }
-        for member in alive:
-            member.lag_s = 0.0
-        return shot
-
     # ---- supervision --------------------------------------------------------------------------------------------------------------
 
     def _finished(self) -> bool:
@@ -269,9 +235,12 @@ class RolloutPool:
     def _look(self) -> None:
         """One synchronous pass over deadlines, signs of life and whoever waits for a nudge."""
         now = time.monotonic()
+        asleep, self._looked_at = now - self._looked_at > _ASLEEP_S, now
         for member in list(self.members.values()):
             if not member.alive or member.vitals is None:
                 continue
+            if asleep:  # the driver itself was stopped: whose silence it was is not known
+                member.vitals.answered_at = now
             age, silence = member.vitals.tick_age_s, member.vitals.silence_s(now)
             if silence > SILENT_S or age > SILENT_S:
                 self._declare_dead(member, f"no sign of life for {max(silence, age):.0f} s")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from actors.member import MemberState
 from actors.queue import JobQueue, JobState
 from rayeval.costs import Prices
 from rayeval.schemas import STATUS_SCHEMA, JsonObject
@@ -104,7 +105,7 @@ class Progress:
                 },
             }
         if pool is not None and state != "ended":
-            out |= pool.snapshot()
+            out |= snapshot(pool)
         return out
 
     def _rate(self, done: int) -> float | None:
@@ -115,3 +116,39 @@ class Progress:
             self._marks.popleft()
         since, before = self._marks[0]
         return (done - before) / (now - since) if now - since > 0.5 and done > before else None
+
+
+def snapshot(pool: RolloutPool) -> JsonObject:
+    """The pool's part of ``status.json``; lags are those since the last one."""
+    alive = [m for m in pool.members.values() if m.state != MemberState.ENDED]
+    held = Counter(lease.server for lease in pool.held())
+    shot: JsonObject = {
+        "in_flight": sum(m.last.in_flight for m in alive if m.last),
+        "queued": pool.queue.waiting + sum(m.last.queued for m in alive if m.last),
+        "actors": [
+            {
+                "id": m.actor_id,
+                "node": m.info.node_id if m.info else None,
+                "pid": m.info.pid if m.info else None,
+                "state": str(m.state),
+                "slots": m.slots,
+                "in_flight": m.last.in_flight if m.last else 0,
+                "lag_s": round(m.lag_s, 3),
+            }
+            for m in alive
+        ],
+        "actors_replaced": pool.replaced,
+        "environment": [
+            {
+                "server": server,
+                "admission": admission,
+                "held": held[server],
+                "resetting": sum(m.last.resetting.get(server, 0) for m in alive if m.last),
+            }
+            for server, admission in pool.dealer.admission.items()
+        ],
+        "model": [{"endpoint": endpoint, "episodes": n} for endpoint, n in pool.dispatch.endpoint_load.items()],
+    }
+    for member in alive:
+        member.lag_s = 0.0
+    return shot

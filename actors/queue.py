@@ -158,10 +158,6 @@ class JobQueue:
         self._move(ticket.place, JobState.OUT, JobState.LEFT_OUT)
         self.cancelled += 1
 
-    def next_retry_in(self) -> float | None:
-        """Seconds until the earliest retry matures; None when none waits."""
-        return max(0.0, self._retries[0][0] - self._clock()) if self._retries else None
-
     def complete(self, ticket: Ticket) -> None:
         """The attempt's trace is completed."""
         self._move(ticket.place, JobState.OUT, JobState.COMPLETED)

@@ -22,7 +22,6 @@ import resource
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from actors.burial import process_space, release_leases
 from actors.freshness import Freshness
 from actors.messages import ActorInfo, ActorSpec, Assignment, Order, Ping, Reply
 from actors.outbox import Outbox
+from actors.pacing import CpuMeter, ResetPacer
 from actors.servers import ServerWatch
 from rayeval.config import Config
 from rayeval.environments import Environment, load_environment
@@ -52,6 +52,8 @@ _TICK_S = 0.1
 _STOP_S = 10.0
 _RESET_SLACK_S = 5.0
 """An environment ends the wait for a reset itself; one that does not is held to this much more."""
+_CLOSE_S = 16.0
+"""Longer than an environment waits for resets that nobody awaits (``drain_timeout_s``), so that it can say how many are left."""
 _OVERDUE_SLACK_S = 60.0
 """An episode's own deadlines end it; one that is still there this much later is cancelled from outside."""
 _WEDGED_S = 60.0
@@ -61,66 +63,6 @@ _ASK_ABOUT = frozenset({ErrorKind.ENVIRONMENT_UNAVAILABLE, ErrorKind.LEASE_LOST}
 """Failures after which a server is asked whether it is still there."""
 _SPARE_FILES = 256
 """File descriptors kept for Ray, logs and modules."""
-
-
-class ResetPacer:
-    """Keeps a rush of resets off a server: while ``burst`` of them are unanswered, a further one starts at the next answer, or when its
-    turn at ``rate`` a second has come. A server that answers as fast as it is asked is not held back."""
-
-    def __init__(self, rate: float, burst: int = 16) -> None:
-        self._interval = 1.0 / rate
-        self._burst = burst
-        self._unanswered: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Event]] = {}
-        self._next: dict[str, float] = {}
-
-    async def wait(self, server: str) -> None:
-        """Wait until this server may get one more reset, which counts as unanswered until ``answered``."""
-        if self._unanswered[server] >= self._burst:
-            now = time.monotonic()
-            self._next[server] = at = max(self._next.get(server, 0.0), now) + self._interval
-            turn = asyncio.Event()
-            self._waiting.setdefault(server, deque()).append(turn)
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(at - now):
-                        await turn.wait()
-            finally:
-                turn.set()
-        self._unanswered[server] += 1
-
-    def answered(self, server: str) -> None:
-        """A reset was answered, or nobody waits for it any more."""
-        self._unanswered[server] -= 1
-        waiting = self._waiting.get(server)
-        while waiting:
-            turn = waiting.popleft()
-            if not turn.is_set():  # else its turn had come by the clock
-                turn.set()
-                return
-        self._next.pop(server, None)
-
-
-class CpuMeter:
-    """CPU of the thread that asks, as a share of a core, over at least ``every_s``."""
-
-    def __init__(
-        self, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic, cpu: Callable[[], float] = time.thread_time
-    ) -> None:
-        self._every_s, self._clock, self._cpu = every_s, clock, cpu
-        self._mark: tuple[float, float] | None = None
-        self._share: float | None = None
-
-    def share(self) -> float | None:
-        """The newest figure; None before the first."""
-        now = self._clock()
-        if self._mark is None:
-            self._mark = (now, self._cpu())
-        elif now - self._mark[0] >= self._every_s:
-            used = self._cpu()
-            self._share = (used - self._mark[1]) / (now - self._mark[0])
-            self._mark = (now, used)
-        return self._share
 
 
 class _Unopened:
@@ -260,7 +202,7 @@ class RolloutActor:
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_S):
+            async with asyncio.timeout(_CLOSE_S):
                 await self._servers.aclose()
                 await self._environment.aclose()
         with contextlib.suppress(TimeoutError):

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import ray
+
 from actors import cluster
 from rayeval.exceptions import InputError, RayevalError, StoppedError, StoreWriteError
 from rayeval.schemas import JsonObject
@@ -30,6 +32,8 @@ from rayeval.store import RunDirectory
 AUTO_EPISODES = 1000
 """``execution.shards: auto`` writes them from so many episodes on: the first use of Ray Data takes seconds."""
 _MOST_TASKS = 16
+_PARTS_FOR_A_WORKER = 8
+"""A worker process spends some 3 s of CPU on importing Ray Data, as much as four parts need."""
 _TRIES = 3
 """Passes over the runs; each later one knows the reward components that the one before met."""
 _BASE_DEADLINE_S = 180.0
@@ -96,7 +100,6 @@ def _encode(plan: ShardPlan, place: ShardPlace, address: str | None) -> tuple[fr
 
 
 def _job(parts: Sequence[Part], address: str, components: frozenset[str]) -> list[JsonObject]:
-    import ray
     import ray.data
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -111,7 +114,7 @@ def _job(parts: Sequence[Part], address: str, components: frozenset[str]) -> lis
         ray.data.from_items(rows, override_num_blocks=len(rows)).write_datasink(
             sink,
             ray_remote_args={"num_cpus": 0, "scheduling_strategy": here, "max_retries": 3},
-            concurrency=max(1, min(len(rows), os.cpu_count() or 1, _MOST_TASKS)),
+            concurrency=max(1, min(-(-len(rows) // _PARTS_FOR_A_WORKER), os.cpu_count() or 1, _MOST_TASKS)),
         )
     except RayevalError:
         raise
@@ -164,6 +167,7 @@ async def write_at_end(
     found: list[ShardsResult] = []
     failed: list[BaseException] = []
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    joined_before = ray.is_initialized()
 
     def work() -> None:
         try:
@@ -189,6 +193,10 @@ async def write_at_end(
         manifest = found[0].manifest
         note("info", f"shards: {manifest['rows']} rows in {len(manifest['files'])} files, {found[0].place}")
         return
+    if not failed:
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # the thread, which goes on, would start another Ray when this one is left
+        if not joined_before:
+            cluster.leave()
     given_up = "a signal was received" if stopped() else "they took too long"
     why = str(failed[0]) or type(failed[0]).__name__ if failed else given_up
     note("warning", f"no shards were written ({why}); write them with: rayeval shards {shlex.quote(str(run_dir.path))}")

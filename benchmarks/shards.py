@@ -100,11 +100,13 @@ def floor(path: Path) -> dict[str, float]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from rayeval.shard_rows import COMPRESSION_LEVEL
+
     out = path / "floor.parquet"
     columns = [("episode_id", pa.string()), ("task_id", pa.int64()), ("status", pa.string()), ("reward", pa.float64())]
     schema = pa.schema([*columns, ("n_steps", pa.int64()), ("trace", pa.large_string())])
     began, before = time.monotonic(), time.process_time()
-    with pq.ParquetWriter(out, schema, compression="zstd", compression_level=3, use_dictionary=["status"]) as writer:
+    with pq.ParquetWriter(out, schema, compression="zstd", compression_level=COMPRESSION_LEVEL, use_dictionary=["status"]) as writer:
         rows: list[dict[str, Any]] = []
 
         def flush() -> None:

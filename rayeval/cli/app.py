@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rayeval.cli import configuration, control, doctor, leases, project, running, runs, verifying
+from rayeval.cli import configuration, control, doctor, leases, project, running, runs, sharding, verifying
 from rayeval.cli.output import PipeClosedError, error_object, one_line, write_error, write_json, write_out
 from rayeval.exceptions import InputError, PlanMismatchError, RayevalError
 from rayeval.schemas import ExitCode
@@ -49,6 +49,7 @@ app.command("runs")(runs.runs)
 app.command("status")(runs.status)
 app.command("summarize")(runs.summarize)
 app.command("verify")(verifying.verify)
+app.command("shards")(sharding.shards)
 app.command("control")(control.control)
 app.add_typer(leases.app, name="leases")
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(project.demo)

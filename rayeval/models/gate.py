@@ -74,8 +74,6 @@ class EndpointGate:
         self._probe = probe
         self._limiters = limiters or {}
         self._clock = clock
-        self.opened = 0
-        """How often a circuit has opened."""
 
     # ---- AttemptObserver ----------------------------------------------------------------------------------------------------------
 
@@ -169,7 +167,6 @@ class EndpointGate:
         if state.open_since is None:
             state.open_since = self._clock()
             state.closed.clear()
-            self.opened += 1
         self._start_probe(endpoint, state)
 
     def _look(self, endpoint: str, state: _Endpoint) -> None:
@@ -195,7 +192,6 @@ class EndpointGate:
             if state.open_since is None:
                 state.open_since = self._clock()
                 state.closed.clear()
-                self.opened += 1
             await asyncio.sleep(PROBE_EVERY_S)
 
 

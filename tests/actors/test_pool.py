@@ -3,6 +3,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from actors.progress import snapshot
 from rayeval.environments.fake import FakeCall
 from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import ErrorKind, ExitCode
@@ -237,7 +238,7 @@ async def test_the_snapshot_adds_up(tmp_path: Path) -> None:
     async with field(tmp_path, tasks=20, hook=slow) as f:
         running = asyncio.create_task(f.run())
         await f.until(lambda: f.ledger.done >= 4)
-        shot = f.pool.snapshot()
+        shot = snapshot(f.pool)
         await running
         assert {a["id"] for a in shot["actors"]} == {"1-actor-001", "1-actor-002"}
         assert sum(a["slots"] for a in shot["actors"]) == 4

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from actors.messages import Assignment, Order, Reply
-from actors.rollout import ResetPacer, RolloutActor
+from actors.pacing import ResetPacer
+from actors.rollout import RolloutActor
 from rayeval.config import load_config
 from rayeval.environments import FakeEnvironment
 from rayeval.environments.fake import FakeCall

@@ -166,6 +166,7 @@ def test_the_help_lists_the_verbs_of_this_version(rayeval):
         "status",
         "summarize",
         "verify",
+        "shards",
         "control",
         "demo",
         "config",
