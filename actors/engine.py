@@ -1,7 +1,8 @@
 """Run a plan: from a configuration to a directory of durable traces and an exit code.
 
 Order, each step undone by the ones around it in reverse: lock the directory, repair its tail, check or write the manifest, start the
-demo if asked, look at the servers, clear what an earlier driver left, run the pool, clear again, summarize, unlock.
+demo if asked, look at the servers, clear what an earlier driver left, run the pool, clear again, write shards where asked, summarize,
+unlock.
 Closing rule: whatever ends the run, the demo is stopped, Ray is left, the last status says ``ended`` with its exit code, and the lock is
 given back.
 """

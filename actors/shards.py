@@ -26,7 +26,18 @@ from rayeval.exceptions import InputError, RayevalError, StoppedError, StoreWrit
 from rayeval.schemas import JsonObject
 from rayeval.shard_places import MANIFEST_NAME, ShardPlace, digest, open_place
 from rayeval.shard_rows import Part, encode_part
-from rayeval.shards import ShardFile, ShardPlan, is_current, manifest_bytes, plan_shards, read_manifest, shards_manifest
+from rayeval.shards import (
+    LOOK_AT_LINES,
+    PART_BYTES,
+    ShardFile,
+    ShardPlan,
+    described,
+    is_current,
+    manifest_bytes,
+    plan_shards,
+    read_manifest,
+    shards_manifest,
+)
 from rayeval.store import RunDirectory
 
 AUTO_EPISODES = 1000
@@ -52,7 +63,12 @@ class ShardsResult(NamedTuple):
 
 
 def write_shards(
-    runs: Sequence[RunDirectory], output: str | os.PathLike[str] | None = None, *, address: str | None = None, look_at: int | None = None
+    runs: Sequence[RunDirectory],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    address: str | None = None,
+    part_bytes: int = PART_BYTES,
+    look_at: int = LOOK_AT_LINES,
 ) -> ShardsResult:
     """Write the shards of one run (default place: its ``shards/``) or of several as one set. Starts or joins Ray only if there is work.
 
@@ -60,9 +76,11 @@ def write_shards(
     """
     if output is None and len(runs) != 1:
         raise InputError("--merge", None, "give a directory for several runs")
+    if output is None and runs[0].is_foreign:
+        raise InputError("--output", None, f"{runs[0].name} was written by another package and is only read; say where to write")
     place = open_place(runs[0].shards if output is None else output)
     with place.lock():
-        plan = plan_shards(runs) if look_at is None else plan_shards(runs, look_at=look_at)
+        plan = plan_shards(runs, part_bytes=part_bytes, look_at=look_at)
         if is_current(place, plan):
             return ShardsResult(place.words, read_manifest(place), False)
         place.clear()
@@ -121,6 +139,8 @@ def _job(parts: Sequence[Part], address: str, components: frozenset[str]) -> lis
     except Exception as error:  # whatever Ray wraps around it
         raise StoppedError(f"writing shards failed: {(str(error) or type(error).__name__).strip().splitlines()[-1]}") from error
     outcomes = sorted(sink.outcomes, key=lambda outcome: str(outcome.get("name")))
+    if len(outcomes) != len(parts):
+        raise StoppedError(f"writing shards failed: {len(outcomes)} of {len(parts)} files were made; run the same command again")
     for outcome in outcomes:
         if "refused" in outcome:
             raise InputError(*outcome["refused"])
@@ -190,8 +210,7 @@ async def write_at_end(
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _LOOK_EVERY_S)
     if found:
-        manifest = found[0].manifest
-        note("info", f"shards: {manifest['rows']} rows in {len(manifest['files'])} files, {found[0].place}")
+        note("info", f"shards: {described(found[0].manifest)}, {found[0].place}")
         return
     if not failed:
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # the thread, which goes on, would start another Ray when this one is left

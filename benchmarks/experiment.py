@@ -49,7 +49,7 @@ def write_experiment(directory: Path, servers: Servers, *, episodes: int, concur
             "top_p": 1.0,
             "max_tokens": 4096,
         },
-        "execution": {"concurrency": concurrency, "actors": 1, **execution},
+        "execution": {"concurrency": concurrency, "actors": 1, "shards": False, **execution},
     }
     path = directory / "config.yaml"
     path.write_text(json.dumps(config, indent=1))

@@ -4,7 +4,8 @@
 
 Tool schemas are static on both sides, so that every episode has as many steps as the servers allow. A peer's command gets ``--base-url``
 (the model), ``--env-url``, ``--episodes`` and ``--concurrency``, and prints a JSON object with ``steps`` and ``wall_s`` as its last line;
-imports and start-up are in neither wall. The engine runs before and after the peers, each time on a fresh server: the worse one counts.
+imports and start-up are in neither wall; the time of the whole process stands beside it. The engine runs before
+and after the peers, each time on a fresh server: the worse one counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import shlex
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,10 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
         written = json.loads(config.read_text())
         written["runtime"] = {"tool_schema": "static"}
         config.write_text(json.dumps(written))
+        began = time.monotonic()
         run = in_fresh_process("benchmarks.engine_run", config, directory / "run")
-    return _row("rayeval", run["episodes"], run["steps"], run["wall_s"], load)
+        whole_s = time.monotonic() - began
+    return _row("rayeval", run["episodes"], run["steps"], run["wall_s"], whole_s, load)
 
 
 def peer(options: argparse.Namespace, command: str) -> dict[str, Any]:
@@ -43,17 +47,20 @@ def peer(options: argparse.Namespace, command: str) -> dict[str, Any]:
     with servers(options.mock_command, options.peer_concurrency) as fresh:
         words = [*shlex.split(command), "--base-url", fresh.model, "--env-url", f"{fresh.shop}/api/shop_agent"]
         words += ["--episodes", str(options.peer_episodes), "--concurrency", str(options.peer_concurrency)]
+        began = time.monotonic()
         done = subprocess.run(words, capture_output=True, text=True, timeout=_PEER_S, check=False)
+        whole_s = time.monotonic() - began
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     said = json.loads(lines[-1])
     name = " ".join(str(said[word]) for word in ("peer", "version") if word in said) or command
-    return _row(name, said["episodes"], said["steps"], said["wall_s"], load)
+    return _row(name, said["episodes"], said["steps"], said["wall_s"], whole_s, load)
 
 
-def _row(name: str, episodes: int, steps: int, wall_s: float, load: float) -> dict[str, Any]:
-    return {"name": name, "episodes": episodes, "steps": steps, "wall_s": wall_s, "steps_per_s": steps / wall_s, "load": load}
+def _row(name: str, episodes: int, steps: int, wall_s: float, whole_s: float, load: float) -> dict[str, Any]:
+    row = {"name": name, "episodes": episodes, "steps": steps, "wall_s": wall_s, "whole_s": whole_s}
+    return {**row, "steps_per_s": steps / wall_s, "load": load}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -67,10 +74,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-    rows: list[tuple[str, ...]] = [("peers", "episodes", "steps", "wall, s", "steps/s", "load")]
+    rows: list[tuple[str, ...]] = [("peers", "episodes", "steps", "wall, s", "whole process, s", "steps/s", "load")]
     first, last = result["ours"]
     for row in (first, *result["peers"], last):
-        figures = (f"{row['wall_s']:.2f}", f"{row['steps_per_s']:.1f}", f"{row['load']:.1f}")
+        figures = (f"{row['wall_s']:.2f}", f"{row['whole_s']:.1f}", f"{row['steps_per_s']:.1f}", f"{row['load']:.1f}")
         rows.append((row["name"], str(row["episodes"]), str(row["steps"]), *figures))
     return f"{table(rows)}\ntimes the best peer: {result['times']:.1f} (at least {TIMES_LEAST:g})"
 

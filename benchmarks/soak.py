@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             looks = _look(run)
             run.wait_for_end(120.0)
         summary = json.loads((directory / "run" / "summary.json").read_text())
-        counts = _counts(summary, fresh)
+        counts = _counts(summary, fresh, bare=options.mock_command is not None)
     warm = next((look for look in looks if look["done"] >= _WARM_EPISODES), looks[0])
     growth = (max(look["driver_rss"] for look in looks if look["done"] >= warm["done"]) - warm["driver_rss"]) / _MB
     lags = {who: percentile([look[who] for look in looks], 0.99) for who in ("driver_lag_s", "actor_lag_s")}
@@ -111,18 +111,22 @@ def _look(run: LiveRun) -> list[dict[str, Any]]:
         time.sleep(0.25)
 
 
-def _counts(summary: JsonObject, servers: Servers) -> dict[str, tuple[int, int]]:
-    """What the run says and what the servers say, by name."""
+def _counts(summary: JsonObject, servers: Servers, bare: bool) -> dict[str, tuple[int, int]]:
+    """What the run says and what the servers say, by name. Without ``bare`` servers, of which only the faults go wrong, broken answers are
+    left out: the demo's shoppers give some of their own."""
     stats = servers.stats()
     model, env = stats["model"], stats["env"]
     attempts = summary["attempts"]
     retries = attempts["model_retries"]
+    broken = {
+        "protocol errors": (attempts["protocol_errors"], model.get("fault_malformed", 0)),
+        "answers cut at their length": (attempts["generation_length"], model.get("fault_length", 0)),
+    }
     return {
+        **(broken if bare else {}),
         "retries after 429": (retries.get("status_429", 0), model.get("fault_429", 0)),
         "retries after 500": (retries.get("status_500", 0), model.get("fault_500", 0)),
         "calls left by their time-out": (retries.get("timeout", 0), model.get("client_disconnects", 0)),
-        "protocol errors": (attempts["protocol_errors"], model.get("fault_malformed", 0)),
-        "answers cut at their length": (attempts["generation_length"], model.get("fault_length", 0)),
         "answers": (attempts["model_steps"], model["ok"]),
         "releases, resets": (env.get("release_one", 0), env["reset"]),
         "leases held": (env["leases_held"], 0),

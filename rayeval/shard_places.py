@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import filelock
 import pyarrow as pa
@@ -80,6 +79,8 @@ class ShardPlace:
     def lock(self) -> Iterator[None]:
         """Make the place; for a directory, be its only writer. Raises RefusedError, InputError, StoreWriteError."""
         if not self.local:
+            with contextlib.suppress(OSError, pa.ArrowException):  # a bucket needs none, and writing tells what is wrong
+                self._filesystem.create_dir(self._root, recursive=True)
             yield
             return
         path = Path(self._root)
@@ -203,8 +204,8 @@ def open_place(output: str | os.PathLike[str], filesystem: pafs.FileSystem | Non
 
 
 def _without_user(uri: str) -> str:
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+    scheme, mark, rest = uri.partition("://")
+    return scheme + mark + rest.partition("?")[0].rpartition("@")[2]  # a key may hold a slash, so the host is no bound
 
 
 def _said(cause: BaseException) -> str:

@@ -28,14 +28,8 @@ PART_BYTES = 128 << 20
 """Bytes of trace lines in one file: some 2,000 traces, 15 MB of Parquet."""
 LOOK_AT_LINES = 200
 """Lines of each run that are looked at for names of reward components. A name that turns up later costs a second pass."""
-LAYOUT: JsonObject = {
-    "version": 1,
-    "compression": "zstd",
-    "compression_level": COMPRESSION_LEVEL,
-    "part_bytes": PART_BYTES,
-    "row_group_bytes": ROW_GROUP_BYTES,
-}
-"""What decides the bytes of a file beside its rows."""
+LAYOUT_VERSION = 1
+"""Counted up when the same rows come to other bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +41,18 @@ class ShardPlan:
     """One for each run, as the manifest has it."""
     components: frozenset[str]
     """Names of reward components seen so far; a writer may meet more."""
+    part_bytes: int
+
+    @property
+    def layout(self) -> JsonObject:
+        """What decides the bytes of a file beside its rows."""
+        return {
+            "version": LAYOUT_VERSION,
+            "compression": "zstd",
+            "compression_level": COMPRESSION_LEVEL,
+            "part_bytes": self.part_bytes,
+            "row_group_bytes": ROW_GROUP_BYTES,
+        }
 
 
 @dataclass(slots=True)
@@ -79,7 +85,7 @@ def plan_shards(runs: Sequence[RunDirectory], *, part_bytes: int = PART_BYTES, l
         has = ", ".join(f"{source['run']}: {'+'.join(source['trace_schemas'])}" for source in sources)
         raise InputError("RUN", names, f"have different trace schemas ({has}); merge runs of one schema")
     filled = tuple(Part(i, tuple(spans)) for i, spans in enumerate(s for s in parts if s))
-    return ShardPlan(filled, tuple(sources), frozenset(components))
+    return ShardPlan(filled, tuple(sources), frozenset(components), part_bytes)
 
 
 class _Reading:
@@ -188,9 +194,15 @@ def shards_manifest(plan: ShardPlan, components: Iterable[str], files: Sequence[
         "bytes": sum(file.bytes for file in files),
         "skipped": {name: sum(source[name] for source in plan.sources) for name in ("bad_lines", "torn_bytes")},
         "sources": list(plan.sources),
-        "layout": LAYOUT,
+        "layout": plan.layout,
         "columns": column_list(shard_schema(components)),
     }
+
+
+def described(manifest: JsonObject) -> str:
+    """How much a set holds, in words."""
+    files = len(manifest["files"])
+    return f"{manifest['rows']} rows in {files} file{'' if files == 1 else 's'}"
 
 
 def manifest_bytes(manifest: JsonObject) -> bytes:
@@ -246,7 +258,7 @@ def is_current(place: ShardPlace, plan: ShardPlan) -> bool:
     """Whether the set in ``place`` is whole and made of exactly this plan. In an object store sizes are compared and nothing is fetched."""
     try:
         manifest = read_manifest(place)
-        if manifest.get("sources") != list(plan.sources) or manifest.get("layout") != LAYOUT:
+        if manifest.get("sources") != list(plan.sources) or manifest.get("layout") != plan.layout:
             return False
         # names of components follow from the sources, and a plan may not have met all of them
         names = [str(column["name"]) for column in manifest["columns"]]

@@ -1,5 +1,6 @@
 import hashlib
 
+import duckdb
 import orjson
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -194,12 +195,10 @@ class Store(MemoryFileSystem):
     """An object store: whole objects, no rename. ``puts``: their names in order."""
 
     cachable = False
-    store: dict = {}
-    pseudo_dirs = [""]
 
     def __init__(self):
         super().__init__()
-        self.store, self.puts = {}, []
+        self.store, self.pseudo_dirs, self.puts = {}, [""], []
 
     def _open(self, path, mode="rb", **kwargs):
         if mode == "wb":
@@ -220,7 +219,7 @@ def test_in_an_object_store_whole_objects_are_put_and_the_manifest_last(tmp_path
     names = [file["name"] for file in manifest["files"]]
     assert len(names) > 1 and store.puts == [*names, "_manifest.json"]
     assert read_manifest(place) == manifest and verify_shards(place) == []
-    assert is_current(place, plan_shards([run], part_bytes=3000))
+    assert is_current(place, plan_shards([run], part_bytes=3000)) and not is_current(place, plan_shards([run]))
     assert write_here([run], place, part_bytes=3000) == manifest
 
 
@@ -242,8 +241,18 @@ def test_a_place_never_tells_a_password():
     assert "secret" not in str(told.value)
 
 
+def test_datasets_reads_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import datasets
+
+    run = make_run(tmp_path / "a", [failed(0), completed(0, attempt=2, reward=0.5)])
+    write_here([run], open_place(run.shards), part_bytes=1)
+    loaded = datasets.load_dataset("parquet", data_files=shard_files(run.shards), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded["final_attempt"][:] == [False, True] and loaded["reward"][:] == [None, 0.5]
+    assert orjson.loads(loaded[1]["trace"])["final"]["reward"] == 0.5
+
+
 def test_duckdb_reads_them(tmp_path):
-    duckdb = pytest.importorskip("duckdb")
     run = make_run(tmp_path / "a", [failed(0), completed(0, attempt=2, reward=0.5), completed(1)])
     write_here([run], open_place(run.shards), part_bytes=1)
     question = (

@@ -33,6 +33,7 @@ def shards(
 ) -> None:
     """Write the traces of a run as Parquet files with a manifest; does nothing when they are there already."""
     from rayeval.cli.runs import size
+    from rayeval.shards import described
     from rayeval.store import living_holder, resolve_run
 
     if merge is not None and output is not None:
@@ -49,8 +50,7 @@ def shards(
     if as_json:
         write_json(_result(result.place, manifest, result.written))
         return
-    files = manifest["files"]
-    head = f"{result.place}: {manifest['rows']} rows in {len(files)} files, {size(manifest['bytes'])}"
+    head = f"{result.place}: {described(manifest)}, {size(manifest['bytes'])}"
     lines = [head + ("" if result.written else "; they were there already")]
     skipped = manifest["skipped"]
     if skipped["bad_lines"]:

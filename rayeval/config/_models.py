@@ -287,7 +287,9 @@ class ExecutionSection(_Section):
     fsync: Literal["batch", "episode"] = Field(
         "batch", description="batch: traces that arrive together share one fsync; episode: one fsync each."
     )
-    shards: StrictBool | Literal["auto"] = Field("auto", description="Whether a run ends with writing Parquet shards.")
+    shards: StrictBool | Literal["auto"] = Field(
+        "auto", description="Whether a run ends with Parquet shards; auto: when it completed on Ray and has 1,000 episodes or more."
+    )
     order: Literal["longest_first", "plan"] = Field(
         "longest_first", description="longest_first: longest expected episodes start first; plan: the plan's order."
     )

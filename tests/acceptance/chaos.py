@@ -42,7 +42,7 @@ environment: {{kind: tests.acceptance.blocking_shop.BlockingShop, base_url: "{sh
 prompt: {{system_prompt: "You are a shopper. Call one tool a turn."}}
 model: {{name: scripted, base_url: "{model}", checkpoint_id: fixed}}
 execution: {{concurrency: 64, actors: 4, fence_s: {fence}, exclusive_environment: true, model_timeout_s: 60, step_timeout_s: 10,
-             reset_timeout_s: 60}}
+             reset_timeout_s: 60, shards: false}}
 """
 
 

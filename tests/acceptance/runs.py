@@ -76,7 +76,7 @@ class Bench:
             "prompt": {"system_prompt": PROMPT},
             # a checkpoint of one name: several URLs, and a URL that changes, serve the same weights
             "model": {"name": "scripted", "base_url": models if len(models) > 1 else models[0], "checkpoint_id": "fixed"},
-            "execution": {"concurrency": 64, "actors": 1, "exclusive_environment": True},
+            "execution": {"concurrency": 64, "actors": 1, "exclusive_environment": True, "shards": False},
         }
         for key, value in (overrides or {}).items():
             section, _, leaf = key.partition(".")

@@ -11,7 +11,7 @@ from typing import Any
 from actors.dealing import Dealer
 from actors.handles import ActorFaultError, ActorGoneError, LocalHandle, ReplyGoneError
 from actors.ledger import Ledger
-from actors.messages import ActorInfo, ActorSpec, Order, Reply
+from actors.messages import ActorInfo, ActorSpec, Order, Ping, Reply
 from actors.pool import PoolSettings, RolloutPool
 from actors.queue import JobQueue
 from rayeval.config import load_config
@@ -36,6 +36,9 @@ class FragileHandle(LocalHandle):
         self.fail_next: Exception | None = None
         self.unplaceable = False
         self.waits_for_a_place = False
+        self.dies_at_birth = False
+        self.tick_age_s = 0.0
+        """What a ping says of the work loop."""
         self.killed = False
 
     async def start(self, timeout_s: float) -> ActorInfo:
@@ -44,6 +47,8 @@ class FragileHandle(LocalHandle):
         if self.waits_for_a_place:
             await self._gone.wait()
             raise ActorGoneError("killed before it was placed")
+        if self.dies_at_birth:
+            raise ActorGoneError("its process ended as it began")
         return await super().start(timeout_s)
 
     async def exchange(self, order: Order) -> Reply:
@@ -53,9 +58,21 @@ class FragileHandle(LocalHandle):
             raise error
         return reply
 
+    def ping(self, timeout_s: float) -> Ping | None:
+        answer = super().ping(timeout_s)
+        return answer and Ping(self.tick_age_s)
+
     def kill(self) -> None:
         self.killed = True
         super().kill()
+
+    def runs(self, episode_id: str) -> bool:
+        """Whether it lives and runs this episode."""
+        return not self.killed and episode_id in self._actor._running
+
+    def running(self) -> set[str]:
+        """Episodes it runs or has queued."""
+        return {*self._actor._running, *(a.job.episode_id for a in self._actor._queue)}
 
     def die(self) -> None:
         self.fail_next = ActorGoneError("its process was killed")
@@ -80,7 +97,10 @@ class Field:
         self.lock = RunLock.acquire(self.run_dir)
         self.log = TraceLog(self.run_dir, self.lock)
         self.journal = LeaseJournal(self.run_dir.leases)
-        self.queue = JobQueue(self.plan, load_resume_index(self.run_dir), attempts=settings.pop("attempts", 3), longest_first=False)
+        index = load_resume_index(self.run_dir)
+        self.queue = JobQueue(
+            self.plan, index, attempts=settings.pop("attempts", 3), longest_first=False, quarantined=tuple(index.quarantined)
+        )
         self.handles: list[FragileHandle] = []
         self.notes: list[tuple[str, str]] = []
         self.prepare: Callable[[FragileHandle], None] = lambda handle: None
@@ -120,6 +140,14 @@ class Field:
         """Run the pool to its end; -> its exit code (None: by the count of failures)."""
         await asyncio.wait_for(self.pool.run(), deadline_s)
         return self.pool.exit_code
+
+    def holder(self, episode_id: str) -> FragileHandle:
+        """The living actor that runs this episode."""
+        return next(h for h in self.handles if h.runs(episode_id))
+
+    def noted(self, words: str) -> bool:
+        """Whether a note has these words."""
+        return any(words in text for _, text in self.notes)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):

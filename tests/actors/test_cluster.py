@@ -29,10 +29,11 @@ def test_an_address_that_is_no_host_and_port_is_left_to_ray() -> None:
         cluster._see(address)
 
 
-def test_settings_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+@pytest.mark.parametrize(("name", "value"), [("RAY_AUTH_MODE", "token"), ("RAY_worker_niceness", "7")])
+def test_settings_of_the_user_win(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
     cluster.prepare_environment()
-    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert os.environ[name] == value
 
 
 @pytest.mark.ray

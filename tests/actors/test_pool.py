@@ -243,3 +243,15 @@ async def test_the_snapshot_adds_up(tmp_path: Path) -> None:
         assert {a["id"] for a in shot["actors"]} == {"1-actor-001", "1-actor-002"}
         assert sum(a["slots"] for a in shot["actors"]) == 4
         assert 0 <= shot["in_flight"] <= 4
+
+
+async def test_the_worst_lag_of_an_actor_is_told_once(tmp_path: Path) -> None:
+    async with field(tmp_path, tasks=20, hook=slow) as f:
+        running = asyncio.create_task(f.run())
+        await f.until(lambda: f.ledger.done >= 4)
+        for member in f.pool.members.values():
+            member.lag_s = 7.0
+        first, second = snapshot(f.pool), snapshot(f.pool)
+        await running
+        assert [a["lag_s"] for a in first["actors"]] == [7.0, 7.0]
+        assert [a["lag_s"] for a in second["actors"]] == [0.0, 0.0]
