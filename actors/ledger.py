@@ -40,6 +40,8 @@ _MAX_OPEN_BYTES = 64_000_000
 _SERVER_LOST = frozenset({ErrorKind.LEASE_LOST, ErrorKind.ENVIRONMENT_UNAVAILABLE, ErrorKind.RESET_TIMEOUT, ErrorKind.ENVIRONMENT_CHANGED})
 """Failures of the environment server rather than of the attempt: counted apart, as attempts lost with an actor are."""
 
+_OUTLIVED = "it outlived every deadline of its own and was cancelled from outside"
+
 
 class Ledger:
     """Commits traces and keeps the live figures of this invocation."""
@@ -101,7 +103,7 @@ class Ledger:
             traces.append(trace)
         self._hand_over(traces, final_failures)
 
-    def commit_lost(self, tickets: Sequence[Ticket], cause: str) -> None:
+    def commit_lost(self, tickets: Sequence[Ticket], cause: str, name: str = "ActorLost") -> None:
         """Write a line for each attempt that was lost with its actor."""
         if self.fatal is not None:
             self._unwritten(tickets)
@@ -113,7 +115,7 @@ class Ledger:
             self.lost += 1
             if not self._queue.lose(ticket, with_actor=True):
                 final_failures.append(ErrorKind.LOST)
-            traces.append(self._failed_line(ticket, "lost", ErrorKind.LOST, "ActorLost", cause, retryable=True))
+            traces.append(self._failed_line(ticket, "lost", ErrorKind.LOST, name, cause, retryable=True))
         self._hand_over(traces, final_failures)
 
     def commit_quarantined(self, ticket: Ticket, cause: str) -> None:
@@ -123,9 +125,18 @@ class Ledger:
             return
         self.lost += 1
         self._queue.quarantine(ticket)
-        message = f"killed an actor that ran nothing else: {cause}"
+        message = f"in an actor that ran nothing else: {cause}"
         trace = self._failed_line(ticket, "lost", ErrorKind.QUARANTINED, "Quarantined", message, retryable=False)
         self._hand_over([trace], [ErrorKind.QUARANTINED])
+
+    def commit_overdue(self, tickets: Sequence[Ticket], *, alone: bool) -> None:
+        """Write a line for each attempt that had to be cancelled from outside: as bad as the loss of its actor, which the next one may
+        be. ``alone``: it had an actor of its own, and goes into quarantine."""
+        for ticket in tickets:
+            if alone:
+                self.commit_quarantined(ticket, _OUTLIVED)
+            else:
+                self.commit_lost([ticket], _OUTLIVED, "Overdue")
 
     def _unwritten(self, tickets: Iterable[Ticket]) -> None:
         """Attempts that ended after the log had: no line tells of them, so their jobs wait as if they had never been out."""

@@ -116,6 +116,8 @@ class Reply:
     leases: list[LeaseChange] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
     """Episode ids given back unfinished: queued ones on drain, cancelled ones."""
+    overdue: list[str] = field(default_factory=list)
+    """Those of ``returned`` that had outlived every deadline of their own."""
     taken: dict[str, int] = field(default_factory=dict)
     """For each server: max(quota in force, slots in use)."""
     in_flight: int = 0

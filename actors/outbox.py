@@ -35,6 +35,7 @@ class Outbox:
         self._bytes = 0
         self._leases: list[LeaseChange] = []
         self._returned: list[str] = []
+        self._overdue: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._number = 0
         self._unacknowledged: deque[Reply] = deque()
@@ -66,9 +67,11 @@ class Outbox:
         self._leases.append(LeaseChange(event, *lease))
         self._due_in(self.lease_flush_s if event == "held" else self.flush_s)
 
-    def add_returned(self, episode_id: str) -> None:
-        """Queue a job that is given back unfinished."""
+    def add_returned(self, episode_id: str, *, overdue: bool = False) -> None:
+        """Queue a job that is given back unfinished; ``overdue``: because it outlived its deadlines."""
         self._returned.append(episode_id)
+        if overdue:
+            self._overdue.append(episode_id)
         self._due_in(self.lease_flush_s)
 
     def acknowledge(self, number: int) -> None:
@@ -90,8 +93,9 @@ class Outbox:
             data=b"".join(self._lines),
             leases=self._leases,
             returned=self._returned,
+            overdue=self._overdue,
         )
-        self._records, self._lines, self._leases, self._returned, self._bytes = [], [], [], [], 0
+        self._records, self._lines, self._leases, self._returned, self._overdue, self._bytes = [], [], [], [], [], 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -182,8 +182,8 @@ class RolloutPool:
         self.nudge_all()
 
     def _share_anew(self) -> None:
-        """A new actor begins with the slots of the one before it, which may have been changed for all since."""
-        if self.slots != self.settings.slots or any(m.extra for m in self.members.values()):
+        """A new actor begins with the slots of the one before it, or with a fair part, and others may have taken them over since."""
+        if self.slots != self.settings.slots or any(m.extra or m.slots_now is not None for m in self.members.values()):
             self.set_slots(self.slots)
 
     def add_actor(self) -> str:
@@ -311,6 +311,8 @@ class RolloutPool:
         self._replies.write_down(self._journal.actor, member.actor_id, info.node_id, info.host, info.space, info.pid, info.start_time)
         member.state = MemberState.WORKING
         member.vitals = self._health.watch(member.actor_id, member.handle)
+        if not member.suspect:
+            self._share_anew()
         try:
             await self._serve(member)
         except ActorFaultError as error:

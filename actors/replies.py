@@ -54,12 +54,15 @@ class Replies:
             return
         self._take_leases(member, reply)
         results = self._results(member, reply)
+        overdue: list[Ticket] = []
         for episode_id in reply.returned:
             held = member.jobs.pop(episode_id, None)
             if held is not None:
                 self._dispatch.endpoint_freed(held[1])
                 if episode_id in self.left_out:
                     self._queue.leave_out_ticket(held[0])
+                elif episode_id in reply.overdue:
+                    overdue.append(held[0])
                 else:
                     self._queue.give_back(held[0])
         self._dealer.reported(member.actor_id, reply.order, reply.taken)
@@ -71,6 +74,8 @@ class Replies:
             self._admission.answered()  # also where an environment has no leases to tell of
             self._ledger.commit(results)
             self.leave_out([ticket for ticket, _ in results])
+        if overdue:
+            self._ledger.commit_overdue(overdue, alone=member.suspect)
         self._on_progress(bool(results))
 
     def leave_out(self, tickets: Sequence[Ticket]) -> None:

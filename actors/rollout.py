@@ -111,6 +111,8 @@ class RolloutActor:
         self._tick = time.monotonic()
         self._next_look = self._tick + _LOOK_EVERY_S
         self._started: dict[str, float] = {}
+        self._overdue: set[str] = set()
+        """Running episodes that were cancelled for outliving every deadline."""
         self._lag_s = 0.0
         self._cpu = CpuMeter()
         self._give_back = False
@@ -305,13 +307,14 @@ class RolloutActor:
                 self._servers.suspect(server)
             self._outbox.add_trace(trace)
         except asyncio.CancelledError:
-            self._outbox.add_returned(job.episode_id)
+            self._outbox.add_returned(job.episode_id, overdue=job.episode_id in self._overdue)
         except FencedError:
             self._outbox.add_returned(job.episode_id)
         finally:
             self._lease_known(key)
             self._running.pop(job.episode_id, None)
             self._started.pop(job.episode_id, None)
+            self._overdue.discard(job.episode_id)
             self._fill()
 
     def _lease_known(self, key: tuple[str, int]) -> None:
@@ -368,6 +371,7 @@ class RolloutActor:
                 _log.error("%s cannot be cancelled: this actor ends", episode_id)
                 os._exit(1)
             if over > 0:
+                self._overdue.add(episode_id)
                 self._running[episode_id].cancel()
 
     def _tell_lapse(self, reason: str) -> None:

@@ -33,3 +33,29 @@ def test_an_error_before_the_first_episode_ends_status_and_display(tmp_path: Pat
     assert status == outcome["status"]
     assert (status["state"], status["exit_code"]) == ("ended", ExitCode.STOPPED)
     assert "nothing answers there" in status["reason"]
+
+
+class Blind(NoDisplay):
+    """Cannot be told a status while the run lasts."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, str]] = []
+        self.asked = 0
+
+    def note(self, level: str, text: str) -> None:
+        self.notes.append((level, text))
+
+    def update(self, status: JsonObject) -> None:
+        self.asked += 1
+        raise ValueError("a terminal that is gone")
+
+
+def test_a_status_that_cannot_be_told_is_noted_once_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.engine._STATUS_EVERY_S", 0.05)
+    loaded = load_config(write_config(tmp_path, overrides={"environment.options": {"delay_s": 0.02}}))
+    display = Blind()
+    outcome = run(RunRequest(loaded, make_plan(loaded), tmp_path / "run", show=True), display)
+    assert outcome.exit_code == ExitCode.OK and outcome.status["done"] == 8
+    assert display.asked > 1
+    (said,) = [text for level, text in display.notes if level == "error"]
+    assert said.startswith("the status could not be told") and "a terminal that is gone" in said

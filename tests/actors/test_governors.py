@@ -61,29 +61,6 @@ async def test_admission_falls_to_what_others_leave_and_rises_when_they_go(tmp_p
         assert f.ledger.done == 20 and f.ledger.retries == 0 and not f.world.held
 
 
-async def test_after_a_drop_no_more_resets_are_sent_than_there_are_slots(tmp_path: Path) -> None:
-    async def slow(call: FakeCall) -> None:
-        await asyncio.sleep(0.01)
-
-    async with field(tmp_path, tasks=4000, hook=slow) as f:
-        f.world.slots = 4
-        running = asyncio.create_task(f.run())
-        await f.until(lambda: ours(f) == 4)
-        async with f.world._freed:
-            await f.world._freed.wait_for(lambda: ours(f) <= 3)
-            theirs = take(f, 3 - ours(f) + 1)
-        left = 4 - len(theirs)
-        await f.until(lambda: f.pool.dealer.admission[SHOP] == left and f.pool.dealer.outstanding(SHOP) <= left)
-        most = 0
-        done = f.ledger.done
-        while f.ledger.done < done + 20:
-            most = max(most, sum(m.last.in_flight for m in f.pool.members.values() if m.last))
-            await asyncio.sleep(0.005)
-        assert most <= left
-        f.pool.drain("seen enough", ExitCode.STOPPED)
-        await running
-
-
 async def test_a_server_that_stays_full_of_others_drains_the_run_and_is_named(tmp_path: Path) -> None:
     async with field(tmp_path, tasks=8, stall_timeout_s=0.5) as f:
         f.world.slots = 4
