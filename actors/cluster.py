@@ -42,6 +42,14 @@ class Joined(NamedTuple):
     """Whether no other job can be in it."""
 
 
+def _keep_ray_quiet() -> None:
+    """Ray tells of each dead worker in a coloured paragraph of its own, whatever ``log_to_driver`` says; the pool tells of it in a line."""
+    with contextlib.suppress(Exception):  # a private name: without it the paragraph is merely shown
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+
+
 def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Joined:
     """Join the cluster at ``address`` or ``RAY_ADDRESS``, else start one of this process's own.
 
@@ -54,15 +62,20 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Jo
         return Joined("the Ray of this process", False)
     if address == "local":
         cpus = max(os.cpu_count() or 1, actors + 1)
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=log_to_driver,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",  # nothing of a local run listens beyond this machine
-        )
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=log_to_driver,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",  # nothing of a local run listens beyond this machine
+            )
+        except Exception as error:  # whatever kept it from starting is the machine's: files, memory, ports
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise PlacementError(f"Ray could not be started on this machine: {first}") from error
+        _keep_ray_quiet()
         return Joined(f"a local Ray of {cpus} CPUs", True, private=True)
     _see(address)
     try:

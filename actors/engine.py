@@ -33,7 +33,7 @@ from actors.lag import LoopLag
 from actors.ledger import Ledger, described
 from actors.messages import ActorSpec
 from actors.pool import PoolSettings, RolloutPool
-from actors.preflight import reach_all
+from actors.preflight import check_classes, reach_all
 from actors.progress import Progress
 from actors.queue import JobQueue, JobState
 from actors.scaling import Scaling
@@ -138,6 +138,8 @@ class _Engine:
 
     def run(self) -> RunOutcome:
         plan, config = self._plan, self._config
+        if self._request.address is None and "RAY_ADDRESS" not in os.environ:
+            check_classes(config, plan.persona)  # on a cluster the key may be where the actors are
         manifest = manifest_of(plan, self._request.loaded)
         if self._run_dir.manifest.exists():
             self._check(manifest)  # before anything is touched
@@ -148,6 +150,8 @@ class _Engine:
         self._stack.callback(self._steering.close)
         if self._run_dir.manifest.exists():
             self._check(manifest)  # another driver may have written it meanwhile
+            if not self._holds_traces():
+                self._run_dir.manifest.unlink()  # a start that never came to an episode binds nobody
         record_test_access(plan, self._request.loaded)
         if not self._run_dir.manifest.exists():
             self._run_dir.write_manifest(manifest)
@@ -237,7 +241,12 @@ class _Engine:
         )
         return BrokerClient(RayBroker(), spec, slots, dict.fromkeys(endpoints, execution.model_slots) if execution.model_slots else {})
 
+    def _holds_traces(self) -> bool:
+        return self._run_dir.traces.exists() and self._run_dir.traces.stat().st_size > 0
+
     def _check(self, manifest: JsonObject) -> None:
+        if not self._holds_traces():
+            return
         check_manifest(self._run_dir.read_manifest(), manifest, self._request.same_weights)
 
     def _endpoints(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -311,6 +320,7 @@ class _Engine:
                 on_pinned=pin,
                 on_changed=lambda server, why: pool.refuse_server(server, why) if pool is not None else None,
                 on_final_failure=on_final_failure,
+                on_note=self._note,
                 on_fatal=lambda error: pool.fatal(error) if pool is not None else None,
             )
 

@@ -57,13 +57,14 @@ class Ledger:
         on_changed: Callable[[str, str], None],
         on_final_failure: Callable[[str], None],
         on_fatal: Callable[[BaseException], None],
+        on_note: Callable[[str, str], None] = lambda level, text: None,
     ) -> None:
         self._log = log
         self._queue = queue
         self._provenance = provenance
         self.pinned = pinned
         self._on_pinned, self._on_changed = on_pinned, on_changed
-        self._on_final_failure, self._on_fatal = on_final_failure, on_fatal
+        self._on_final_failure, self._on_fatal, self._on_note = on_final_failure, on_fatal, on_note
         self._open: set[asyncio.Future[Any]] = set()
         self.fatal: BaseException | None = None
         self.done = 0
@@ -74,6 +75,7 @@ class Ledger:
         self.lost = 0
         self.late = 0
         """Results dropped because their actor had been declared dead."""
+        self._told_kinds: set[str] = set()
         self._room = asyncio.Event()
         self.open_bytes = 0
         """Bytes handed to the log and not durable yet."""
@@ -187,12 +189,26 @@ class Ledger:
                 return
             for trace in traces:
                 self._count(trace)
+                if trace.status == EpisodeStatus.FAILED:
+                    self._tell_first(trace)
             for kind in final_failures:
                 self.failed += 1
                 self.failures[str(kind)] += 1
                 self._on_final_failure(kind)
 
         future.add_done_callback(durable)
+
+    def _tell_first(self, trace: FinishedTrace) -> None:
+        """One line for the first failure of each kind, so that a run that only fails says why."""
+        kind = str(trace.error_kind)
+        if kind in self._told_kinds or kind == ErrorKind.LOST:
+            return  # the loss of an actor is told by the pool
+        self._told_kinds.add(kind)
+        error = orjson.loads(trace.line).get("error") or {}
+        words = " ".join(str(error.get("message")).split())[:300]
+        self._on_note(
+            "warning", f"first failure of kind {kind}: {trace.episode_id}, attempt {trace.attempt}, {error.get('stage')}: {words}"
+        )
 
     def _count(self, trace: FinishedTrace) -> None:
         figures = trace.figures

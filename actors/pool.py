@@ -151,7 +151,8 @@ class RolloutPool:
         """Stop dispatching; let episodes end for ``grace_s`` (default: the configured one), then cancel. The first reason stays."""
         if self.reason is None:
             self.reason, self.exit_code = reason, exit_code
-            self.note("warning", f"draining: {reason}")
+            grace = self.settings.grace_s if grace_s is None else grace_s
+            self.note("warning", f"draining: {reason}" + (f"; running episodes have up to {grace:g} s to end" if grace else ""))
         until = time.monotonic() + (self.settings.grace_s if grace_s is None else grace_s)
         self.phase.draining = True
         self._drain_until = until if self._drain_until is None else min(self._drain_until, until)

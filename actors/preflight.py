@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from rayeval.config import Config
-from rayeval.exceptions import EndpointsOutError
+from rayeval.environments import load_environment
+from rayeval.exceptions import ConnectFailedError, EndpointsOutError
+from rayeval.models import load_model
+from rayeval.transport import FakeTransport
 
 _CONNECT_S = 5.0
+
+
+def check_classes(config: Config, persona: bool) -> None:
+    """Make model and environment once and throw them away: a missing API key or a class that cannot be made is told before anything
+    starts. Raises ConfigurationError."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a console script does not look there by itself
+    nowhere = ("http://127.0.0.1:9/v1",)
+    load_model(config, nowhere, FakeTransport(_no_answer))
+    load_environment(config, persona, nowhere)
+
+
+async def _no_answer(*_: object, **__: object) -> NoReturn:
+    raise ConnectFailedError("nothing is called here")
 
 
 async def reach_all(config: Config, servers: tuple[str, ...], endpoints: tuple[str, ...]) -> None:

@@ -11,7 +11,10 @@ episode.
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -62,3 +65,14 @@ def _presentable(value: Any, depth: int) -> Any:
 def _digits(value: int) -> str:
     # str() refuses more than 4300 digits by default; hexadecimal has no such limit
     return str(value) if value.bit_length() < 4096 else hex(value)
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """A regular file of at most ``max_bytes``. Raises OSError, also for a device or a pipe, which would be read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {max_bytes} bytes", str(path))
+    return data

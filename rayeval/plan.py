@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from rayeval.encoding import read_bounded
 from rayeval.exceptions import ConfigurationError, InputError, PlanMismatchError, TestSplitGuardError
 from rayeval.hashing import episode_seed, fingerprint
 from rayeval.prompts import PromptBuilder
@@ -37,6 +38,9 @@ TEST_ACCESS_FILE = "test_access.jsonl"
 
 _EPISODE_ID = re.compile(r"task-([0-9]{6,})__sample-([0-9]{3,})", re.ASCII)
 _JOB_KEYS = ("task_id", "sample_id", "seed", "split")
+
+
+_MAX_PROMPT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -330,7 +334,7 @@ def _system_prompt(config: Config) -> str:
     if path is not None:
         key = "prompt.system_prompt_file"
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            text = read_bounded(path, _MAX_PROMPT_BYTES).decode("utf-8-sig")
         except FileNotFoundError:
             raise ConfigurationError(key, str(path), "no such file; give the path of a text file") from None
         except OSError as error:

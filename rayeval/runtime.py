@@ -434,7 +434,7 @@ async def _bounded(call: Awaitable[T], limit: float | None, name: str, kind: Err
 
 def _check(call: str, fault: str | None) -> None:
     if fault is not None:
-        raise EnvironmentCallError(f"{call}: {fault}", ErrorKind.ENVIRONMENT_UNAVAILABLE, True)
+        raise EnvironmentCallError(f"{call}: {fault}", ErrorKind.ENVIRONMENT_ERROR, True)
 
 
 def _text(value: object) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
+from rayeval.encoding import read_bounded
 from rayeval.exceptions import SkillBankError
 from rayeval.hashing import fingerprint
 from rayeval.schemas import JsonObject, Skill
@@ -24,6 +25,9 @@ _SKILL_KEYS = ("skill_id", "content", "version", "enabled", "task_ids", "metadat
 
 AssignmentKey = tuple[str, int, int]
 """(split, task_id, sample_id)"""
+
+
+_MAX_BANK_BYTES = 64 << 20
 
 
 @runtime_checkable
@@ -130,7 +134,7 @@ class AssignedSkills:
 def load_skill_bank(path: Path) -> JsonObject:
     """Read and check a bank. Raises SkillBankError naming the file and what is wrong in it."""
     try:
-        raw = path.read_bytes()
+        raw = read_bounded(path, _MAX_BANK_BYTES)
     except OSError as error:
         raise SkillBankError("skills.path", str(path), f"give a readable file ({error.strerror or error})") from error
     try:

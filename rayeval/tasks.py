@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rayeval.encoding import read_bounded
 from rayeval.exceptions import ConfigurationError, SplitError, TestSplitGuardError
 from rayeval.hashing import fingerprint
 from rayeval.schemas import JsonObject
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 MAX_TASKS = 5_000_000
 TEST_ROLE = "test"
+
+
+MAX_SPLIT_BYTES = 256 << 20
+"""A split of ten million ids fits."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def _read_manifest(path: Path) -> JsonObject:
         raise SplitError("tasks.split_file", str(path), f"holds {text}; give finite numbers")
 
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, MAX_SPLIT_BYTES).decode("utf-8-sig")
         manifest = json.loads(text, object_pairs_hook=unique, parse_constant=finite)
         fingerprint(manifest)
     except SplitError:

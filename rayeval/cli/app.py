@@ -121,6 +121,9 @@ def _report_os_error(error: OSError, as_json: bool) -> int:
     """A path that is not there is bad input; a path or disk that cannot be written is the machine's."""
     machine = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM)
     wrong = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+        write_error(f"error: standard output cannot be written: {(error.strerror or 'failed').lower()}")
+        return ExitCode.STOPPED
     if error.filename is None or error.errno not in machine + wrong:
         return _report_unknown(error, as_json)
     code = ExitCode.STOPPED if error.errno in machine else ExitCode.BAD_INPUT

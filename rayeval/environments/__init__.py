@@ -49,7 +49,11 @@ def load_environment(config: Config, persona: bool, servers: Sequence[str]) -> E
         raise ConfigurationError("environment.kind", kind, f"give the dotted path of a class that can be imported ({error})") from error
     if not callable(factory):
         raise ConfigurationError("environment.kind", kind, f"{name} is no class; give the dotted path of one")
-    environment = factory(base_urls=list(servers), persona=persona, options=dict(config.environment.options), timeouts=timeouts)
+    try:
+        environment = factory(base_urls=list(servers), persona=persona, options=dict(config.environment.options), timeouts=timeouts)
+    except Exception as error:
+        hint = f"{name} could not be made ({type(error).__name__}: {error}); docs/environments.md shows what it is called with"
+        raise ConfigurationError("environment.kind", kind, hint) from error
     if not isinstance(environment, Environment):
         wanted = ("capacity", "identity", "open", "release", "release_all", "pending_resets", "aclose")
         missing = [n for n in wanted if not hasattr(environment, n)]

@@ -214,14 +214,14 @@ class ShopEpisode:
         result = result_of(await request, self._server, "reset", self._lease)
         fault = reset_fault(result) or _reset_fault(result, self._job.task_id)
         if fault is not None:
-            raise _unavailable(self._server, "reset", fault)
+            raise _off_contract(self._server, "reset", fault)
         return _public_reset(result)
 
     async def step(self, action: str) -> JsonObject:
         result = await self._act("interact", {"response": action})
         fault = step_fault(result)
         if fault is not None:
-            raise _unavailable(self._server, "interact", fault)
+            raise _off_contract(self._server, "interact", fault)
         return _without_lease(result)
 
     async def terminate(self, reason: str) -> JsonObject:
@@ -230,7 +230,7 @@ class ShopEpisode:
         if fault is None and result.get("termination_reason") != reason:
             fault = f"termination_reason is {result.get('termination_reason')!r}, asked was {reason!r}"
         if fault is not None:
-            raise _unavailable(self._server, "terminate", fault)
+            raise _off_contract(self._server, "terminate", fault)
         return _without_lease(result)
 
     async def close(self) -> None:
@@ -311,8 +311,6 @@ def _verdict(status: int, action: str, error: str | None) -> tuple[ErrorKind, bo
         return ErrorKind.ENVIRONMENT_REFUSED, False
     if error is not None and any(text in error for text in _BAD_INPUT):
         return ErrorKind.ENVIRONMENT_REFUSED, False
-    if error is None and status < 500:
-        return ErrorKind.ENVIRONMENT_UNAVAILABLE, True
     return ErrorKind.ENVIRONMENT_ERROR, True
 
 
@@ -363,6 +361,11 @@ def _call_error(server: str, action: str, text: str, kind: ErrorKind, retryable:
 
 def _unavailable(server: str, action: str, text: str) -> EnvironmentCallError:
     return _call_error(server, action, text, ErrorKind.ENVIRONMENT_UNAVAILABLE, True)
+
+
+def _off_contract(server: str, action: str, text: str) -> EnvironmentCallError:
+    """The server is there and answers something else than the contract says: an attempt is used up, as by an error of its own."""
+    return _call_error(server, action, text, ErrorKind.ENVIRONMENT_ERROR, True)
 
 
 def _excerpt(body: bytes, limit: int = 200) -> str:

@@ -73,13 +73,20 @@ def load_model(
         )
     if model.provider == "scripted":
         return ScriptedModel(name=model.name, record=False)
-    built = _named_class(model.provider)(
-        model=model,
-        endpoints=tuple(endpoints),
-        transport=transport,
-        model_attempts=execution.model_attempts,
-        model_timeout_s=execution.model_timeout_s,
-    )
+    make = _named_class(model.provider)
+    try:
+        built = make(
+            model=model,
+            endpoints=tuple(endpoints),
+            transport=transport,
+            model_attempts=execution.model_attempts,
+            model_timeout_s=execution.model_timeout_s,
+        )
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        hint = f"its object could not be made ({type(error).__name__}: {error})"
+        raise ConfigurationError("model.provider", model.provider, hint) from error
     if not isinstance(built, ChatModel):
         raise ConfigurationError("model.provider", model.provider, "its object is no ChatModel: give it identity, generate and aclose")
     return built

@@ -185,6 +185,7 @@ def test_episodes_of_a_model_server_that_is_gone_go_on_at_the_other(tmp_path: Pa
     assert not kinds_of_failures(run_dir) and not script.noted("dispatch waits")
 
 
+@pytest.mark.slow
 def test_a_model_server_that_is_back_is_used_again(tmp_path: Path, site: Callable[..., Site]) -> None:
     shop, other, model = site(), site(), site()
     bench = Bench(tmp_path, EPISODES)
@@ -197,6 +198,7 @@ def test_a_model_server_that_is_back_is_used_again(tmp_path: Path, site: Callabl
     assert model.count("model", "requests") > 0, "it was not put back"
 
 
+@pytest.mark.slow
 def test_one_of_two_environment_servers_goes_and_its_episodes_run_again_on_the_other(tmp_path: Path, site: Callable[..., Site]) -> None:
     here, there = site(), site()
     bench = Bench(tmp_path, EPISODES)

@@ -19,6 +19,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What looks every few seconds looks all the time."""
     monkeypatch.setattr("actors.governors.ASK_EVERY_S", 0.05)
     monkeypatch.setattr("actors.servers.ASK_EVERY_S", 0.05)
+    monkeypatch.setattr("actors.queue.RETRY_BASE_S", 0.1)
     yield
 
 
@@ -74,7 +75,7 @@ async def test_a_server_that_stays_full_of_others_drains_the_run_and_is_named(tm
 async def test_an_episode_that_ends_now_and_then_is_no_stall(tmp_path: Path) -> None:
     async def trickle(call: FakeCall) -> None:
         if call.name == "reset" and call.job.task_id % 2:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
 
     async with field(tmp_path, tasks=12, actors=1, slots=1, hook=trickle, stall_timeout_s=1.0) as f:
         assert await f.run() is None
@@ -146,7 +147,7 @@ class Outage:
     async def __call__(self, call: FakeCall) -> None:
         if self.down and call.name != "close":
             raise EnvironmentCallError("connection refused", ErrorKind.ENVIRONMENT_UNAVAILABLE, True)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.004)
 
     def attach(self, f: Field) -> None:
         ask = f.world.capacity
@@ -169,7 +170,7 @@ async def test_while_nothing_answers_dispatch_waits_and_nothing_counts_against_a
         await f.until(lambda: f.noted("dispatch waits") and f.queue.out == 0)
         assert f.noted(f"dispatch waits: no answer from {SHOP}")
         calls = len(f.world.calls)
-        await asyncio.sleep(1.5)  # longer than the delay after which a lost attempt is tried again
+        await asyncio.sleep(0.6)  # longer than the delay after which a lost attempt is tried again
         assert len(f.world.calls) == calls
         outage.down = False
         assert await running is None
@@ -188,6 +189,7 @@ async def test_an_outage_that_lasts_too_long_drains_the_run_and_is_named(tmp_pat
         assert f.ledger.failed == 0 and f.queue.waiting == 40 - f.ledger.done > 0
 
 
+@pytest.mark.slow
 async def test_an_outage_begins_anew_with_every_answer(tmp_path: Path) -> None:
     outage = Outage()
     async with field(tmp_path, tasks=400, hook=outage, attempts=1, endpoint_outage_s=1.5) as f:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from actors.engine import RunRequest, run
 from rayeval.config import load_config
 from rayeval.display import NoDisplay
@@ -37,7 +39,7 @@ class Killer:
                 holder.die()
             else:
                 self.held_beside.append(holder.running() - {call.job.episode_id})
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.004)
 
 
 def outcomes(f: Field) -> dict[int, list[str]]:
@@ -90,6 +92,7 @@ async def test_where_the_cluster_has_no_room_a_working_actor_runs_it_alone_and_g
         assert f.pool.replaced == 2 and not f.world.held
 
 
+@pytest.mark.slow
 async def test_a_job_that_kills_a_stand_in_too_is_quarantined_and_the_stand_in_replaced(tmp_path: Path) -> None:
     killer = Killer(deaths=3)
     async with field(tmp_path, tasks=40, hook=killer) as f:
