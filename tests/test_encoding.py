@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayeval.encoding import encode, well_formed
+from rayeval.encoding import encode, read_bounded, well_formed
 
 ODD_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 VALUES = st.recursive(
@@ -57,3 +59,14 @@ def test_deep_nesting_ends_in_text() -> None:
 
 def test_fragments_survive_beside_odd_text() -> None:
     assert orjson.loads(encode({"kept": orjson.Fragment(b'{"a":1}'), "odd": "\ud800"})) == {"kept": {"a": 1}, "odd": "\ufffd"}
+
+
+def test_a_device_a_pipe_and_a_huge_file_are_no_input(tmp_path: Path) -> None:
+    pipe, large, small = tmp_path / "pipe", tmp_path / "large", tmp_path / "small"
+    os.mkfifo(pipe)
+    large.write_bytes(b"x" * 11)
+    small.write_bytes(b"x" * 10)
+    assert read_bounded(small, 10) == b"x" * 10
+    for path in (Path("/dev/zero"), pipe, tmp_path, large):
+        with pytest.raises(OSError, match=r"no regular file|larger than 10 bytes"):
+            read_bounded(path, 10)

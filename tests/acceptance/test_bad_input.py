@@ -149,3 +149,19 @@ def test_yaml_with_a_mark_and_windows_line_ends(bench: Bench, config: Callable[.
 
 def completed_counts_of(bench: Bench) -> Any:
     return completed_counts(RunDirectory(show_dir(bench)))
+
+
+@pytest.mark.parametrize(("key", "value"), [("model__api_key_env", "NO_SUCH_KEY"), ("environment__kind", "nowhere.Nothing")])
+def test_what_cannot_be_made_is_told_before_anything_is_there(bench: Bench, config: Callable[..., Path], key: str, value: str) -> None:
+    done = run(config(**{key: value}))
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert key.replace("__", ".") in error_line(done)
+    assert not (bench.root / "runs").exists()
+
+
+def test_a_start_that_came_to_no_episode_binds_no_plan(bench: Bench, config: Callable[..., Path]) -> None:
+    nowhere = f"http://127.0.0.1:{dead_port()}/v1"
+    for temperature in (0.6, 0.25):  # another plan: refused as such (3) once there is an episode
+        done = run(config(model__base_url=nowhere, model__temperature=temperature), show=False)
+        assert done.returncode == ExitCode.STOPPED, done.stderr + done.stdout
+        assert "nothing answers there" in error_line(done)

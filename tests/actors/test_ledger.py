@@ -26,6 +26,7 @@ class Desk:
         self.changed: list[tuple[str, str]] = []
         self.failed: list[str] = []
         self.fatal: list[BaseException] = []
+        self.notes: list[tuple[str, str]] = []
         self.ledger = Ledger(
             self.log,
             self.queue,
@@ -35,6 +36,7 @@ class Desk:
             on_changed=lambda server, why: self.changed.append((server, why)),
             on_final_failure=self.failed.append,
             on_fatal=self.fatal.append,
+            on_note=lambda level, text: self.notes.append((level, text)),
         )
 
     def take(self) -> Ticket:
@@ -150,3 +152,13 @@ async def test_a_write_that_hangs_ends_the_wait_for_it(desk: Desk, monkeypatch: 
     await asyncio.wait_for(desk.ledger.settled(), 20.0)
     assert desk.ledger.done == 0
     assert [type(error) for error in desk.fatal] == [StoreWriteError] and "hangs" in str(desk.fatal[0])
+
+
+async def test_the_first_failure_of_each_kind_says_why(desk: Desk) -> None:
+    for kind in ("model_refused", "model_refused", "environment_error"):
+        ticket = desk.take()
+        desk.ledger.commit([(ticket, trace_of(ticket, completed=False, retryable=False, kind=kind))])
+    await desk.ledger.settled()
+    told = [text for level, text in desk.notes if level == "warning"]
+    assert len(told) == 2 and "model_refused" in told[0] and "environment_error" in told[1]
+    assert "task-" in told[0]

@@ -97,3 +97,8 @@ async def test_the_example_of_the_docs_plays_an_episode(monkeypatch: pytest.Monk
     assert (trace["status"], trace["error"], trace["final"]["reward"]) == ("completed", None, 1.0)
     assert words == ["held", "ended"]
     assert finished.identity == EnvironmentIdentity("guess-1", "guess-v1", "guess-r1")
+
+
+def test_a_class_that_cannot_be_made_is_told_in_one_line() -> None:
+    with pytest.raises(ConfigurationError, match="JSONDecoder could not be made"):
+        load_environment(config("json.JSONDecoder"), False, URLS)
