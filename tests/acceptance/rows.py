@@ -2,7 +2,7 @@
 
 The suite calls them small, against the demo servers. By hand, at full size, against the demo or against another mock with the same flags:
 
-    python -m tests.acceptance.rows --row determinism --row faults [--mock-command "python servers.py"] [--scale 1.0]
+    python -m tests.acceptance.rows --row determinism --row faults [--mock-command "python servers.py"]
 """
 
 from __future__ import annotations
