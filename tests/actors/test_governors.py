@@ -72,23 +72,26 @@ async def test_a_server_that_stays_full_of_others_drains_the_run_and_is_named(tm
         assert f.queue.waiting == 8 and f.ledger.failed == f.ledger.lost == f.ledger.done == 0
 
 
-async def test_an_episode_that_ends_now_and_then_is_no_stall(tmp_path: Path) -> None:
+async def test_an_answer_now_and_then_is_no_stall(tmp_path: Path) -> None:
     async def trickle(call: FakeCall) -> None:
-        if call.name == "reset" and call.job.task_id % 2:
+        if call.name == "reset" and call.job.task_id == 0:
+            await f.until(lambda: f.ledger.done == 11)
+        elif call.name == "reset":
             await asyncio.sleep(0.2)
 
-    async with field(tmp_path, tasks=12, actors=1, slots=1, hook=trickle, stall_timeout_s=1.0) as f:
+    async with field(tmp_path, tasks=12, actors=1, slots=2, hook=trickle, stall_timeout_s=1.2) as f:
         assert await f.run() is None
         assert f.ledger.done == 12
 
 
 async def test_time_in_which_the_run_is_paused_is_no_stall(tmp_path: Path) -> None:
-    async with field(tmp_path, tasks=8, stall_timeout_s=0.5) as f:
+    async with field(tmp_path, tasks=8, stall_timeout_s=1.0) as f:
         f.world.slots = 4
         theirs = take(f, 4)
-        f.pool.pause(True)
         running = asyncio.create_task(f.run())
-        await asyncio.sleep(1.2)
+        await f.until(lambda: f.pool.dealer.admission[SHOP] == 0)
+        f.pool.pause(True)
+        await asyncio.sleep(1.5)
         assert f.pool.reason is None
         await leave(f, theirs)
         f.pool.pause(False)

@@ -8,6 +8,7 @@ import pytest
 
 from actors.health import SILENT_S, SLOW_S
 from actors.member import Member, MemberState
+from actors.messages import Order, Reply
 from rayeval.environments.fake import FakeCall
 from rayeval.schemas import ExitCode
 from rayeval.store import iter_traces
@@ -116,29 +117,33 @@ async def test_an_actor_whose_loop_stands_still_is_lost(tmp_path: Path) -> None:
         assert f.pool.replaced == 1 and len(completed(f)) == 40 and set(completed(f).values()) == {1}
 
 
-async def test_what_a_lost_actor_says_afterwards_is_dropped_and_counted(tmp_path: Path) -> None:
-    """Stopped, declared dead, and continued: its episodes have run again meanwhile."""
+async def test_what_a_lost_actor_says_before_it_is_buried_is_dropped_and_counted(tmp_path: Path) -> None:
+    """Stopped, declared dead, and continued."""
     async with field(tmp_path, tasks=40, hook=slow) as f:
         running = asyncio.create_task(f.run())
         member, _ = await started(f)
-        assert isinstance(member.handle, FragileHandle)
-        kept = asyncio.Event()
-        exchange = member.handle._actor.exchange
+        assert isinstance(member.handle, FragileHandle) and member.vitals is not None
+        said: list[Reply] = []
+        exchange = member.handle.exchange
 
-        async def stopped(order: object) -> object:
-            reply = await exchange(order)  # type: ignore[arg-type]
-            if reply.records:
-                kept.set()
+        async def stopped(order: Order) -> Reply:
+            said.append(await exchange(order))
+            if said[-1].records and member.held:
                 await f.until(lambda: not member.alive)
-            return reply
+            return said[-1]
 
-        member.handle._actor.exchange = stopped  # type: ignore[method-assign, assignment]
-        await asyncio.wait_for(kept.wait(), 60.0)
-        assert member.vitals is not None
-        member.vitals.answered_at -= SILENT_S + 5.0
+        member.handle.exchange = stopped  # type: ignore[method-assign]
+        await f.until(lambda: bool(said) and bool(said[-1].records) and bool(member.held))
+        async with f.world._freed:  # no lease can be released, so it is not buried
+            member.vitals.answered_at -= SILENT_S + 5.0
+            await f.until(lambda: member.state != MemberState.WORKING)
+            assert member.state == MemberState.DEAD
+            jobs, late = dict(member.jobs), f.ledger.late
+            f.pool._replies.take(member, said[-1])
+            assert member.jobs == jobs and f.ledger.late == late + len(said[-1].records)
         assert await running is None
         assert len(completed(f)) == 40 and set(completed(f).values()) == {1}
-        assert f.ledger.lost > 0
+        assert f.ledger.lost == len(jobs)
 
 
 # ---- places -----------------------------------------------------------------------------------------------------------------------
