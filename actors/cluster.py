@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import re
 import socket
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import psutil
@@ -15,6 +18,7 @@ import ray
 from rayeval.exceptions import PlacementError
 
 _CONNECT_S = 5.0
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OBJECT_STORE_BYTES = 256 << 20
 """Replies are about 1 MB and fetched at once: a few for each actor are ever alive."""
 
@@ -42,12 +46,23 @@ class Joined(NamedTuple):
     """Whether no other job can be in it."""
 
 
-def _keep_ray_quiet() -> None:
-    """Ray tells of each dead worker in a coloured paragraph of its own, whatever ``log_to_driver`` says; the pool tells of it in a line."""
-    with contextlib.suppress(Exception):  # a private name: without it the paragraph is merely shown
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher
+class RayTalk(io.TextIOBase):
+    """Takes the place of standard output while Ray is there: Ray prints a coloured paragraph for each dead worker, whatever
+    ``log_to_driver`` says, and the pool tells of it in a line of its own. What is printed becomes debug notes."""
 
-        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        self._note = note
+        self._rest = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if words := _COLOURS.sub("", line).strip():
+                self._note("debug", words)
+        return len(text)
 
 
 def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Joined:
@@ -75,7 +90,6 @@ def join(address: str | None, actors: int, *, log_to_driver: bool = False) -> Jo
         except Exception as error:  # whatever kept it from starting is the machine's: files, memory, ports
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise PlacementError(f"Ray could not be started on this machine: {first}") from error
-        _keep_ray_quiet()
         return Joined(f"a local Ray of {cpus} CPUs", True, private=True)
     _see(address)
     try:

@@ -207,6 +207,7 @@ class _Engine:
         if not self._request.show:
             self._tell_status("starting")
             self._note("info", "starting Ray")
+            self._stack.enter_context(contextlib.redirect_stdout(cluster.RayTalk(self._note)))
             joined = cluster.join(self._request.address, actors)
             if joined.ours:
                 self._stack.callback(cluster.leave)

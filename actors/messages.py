@@ -116,8 +116,6 @@ class Reply:
     leases: list[LeaseChange] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
     """Episode ids given back unfinished: queued ones on drain, cancelled ones."""
-    overdue: list[str] = field(default_factory=list)
-    """Those of ``returned`` that had outlived every deadline of their own."""
     taken: dict[str, int] = field(default_factory=dict)
     """For each server: max(quota in force, slots in use)."""
     in_flight: int = 0
@@ -136,6 +134,8 @@ class Reply:
     """Largest delay of the actor's loop since the last reply, in seconds."""
     missed: list[Reply] = field(default_factory=list)
     """Earlier replies sent again because they were asked for."""
+    overdue: list[str] = field(default_factory=list)
+    """Those of ``returned`` that had outlived every deadline of their own."""
 
     def __reduce__(self) -> Any:
         # named tuples go through a Python hook of the pickler one by one, plain ones do not

@@ -56,3 +56,12 @@ def test_an_end_at_once_leaves_no_process_behind() -> None:
     process.communicate("\n", timeout=60.0)
     _, alive = psutil.wait_procs(family, timeout=20.0)
     assert not alive
+
+
+def test_what_ray_prints_becomes_a_note_without_colours() -> None:
+    notes: list[tuple[str, str]] = []
+    talk = cluster.RayTalk(lambda level, text: notes.append((level, text)))
+    print("\x1b[33m(raylet)\x1b[0m A worker died", end="", file=talk)
+    assert not notes
+    print(" or was killed\n\nmore", file=talk)
+    assert notes == [("debug", "(raylet) A worker died or was killed"), ("debug", "more")]

@@ -123,24 +123,25 @@ async def test_what_a_lost_actor_says_before_it_is_buried_is_dropped_and_counted
         running = asyncio.create_task(f.run())
         member, _ = await started(f)
         assert isinstance(member.handle, FragileHandle) and member.vitals is not None
-        said: list[Reply] = []
+        kept: list[Reply] = []
         exchange = member.handle.exchange
 
         async def stopped(order: Order) -> Reply:
-            said.append(await exchange(order))
-            if said[-1].records and member.held:
+            reply = await exchange(order)
+            if reply.records and member.held:
+                kept.append(reply)
                 await f.until(lambda: not member.alive)
-            return said[-1]
+            return reply
 
         member.handle.exchange = stopped  # type: ignore[method-assign]
-        await f.until(lambda: bool(said) and bool(said[-1].records) and bool(member.held))
+        await f.until(lambda: bool(kept))
         async with f.world._freed:  # no lease can be released, so it is not buried
             member.vitals.answered_at -= SILENT_S + 5.0
             await f.until(lambda: member.state != MemberState.WORKING)
             assert member.state == MemberState.DEAD
             jobs, late = dict(member.jobs), f.ledger.late
-            f.pool._replies.take(member, said[-1])
-            assert member.jobs == jobs and f.ledger.late == late + len(said[-1].records)
+            f.pool._replies.take(member, kept[0])
+            assert member.jobs == jobs and f.ledger.late == late + len(kept[0].records)
         assert await running is None
         assert len(completed(f)) == 40 and set(completed(f).values()) == {1}
         assert f.ledger.lost == len(jobs)
