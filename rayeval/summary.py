@@ -27,6 +27,7 @@ from rayeval.schemas import (
     SUMMARY_SCHEMA,
     TRACE_SCHEMA,
     EpisodeStatus,
+    ErrorKind,
     JsonObject,
     Termination,
 )
@@ -236,6 +237,8 @@ class Aggregate:
     """Failed episodes by exception type."""
     failed_kinds: Counter[str] = field(default_factory=Counter)
     """Failed episodes by ``ErrorKind``."""
+    quarantined: set[str] = field(default_factory=set)
+    """Episode ids that killed an actor of their own."""
     lines: Counter[str] = field(default_factory=Counter)
     """Sums over every attempt."""
     line_kinds: Counter[str] = field(default_factory=Counter)
@@ -248,6 +251,8 @@ class Aggregate:
         if not figures["completed"]:
             self.errors[figures["error_type"]] += 1
             self.failed_kinds[figures["error_kind"]] += 1
+            if figures["error_kind"] == ErrorKind.QUARANTINED:
+                self.quarantined.add(str(figures["episode_id"]))
             return
         if figures["reward"] is not None:
             self.reward.add(figures["reward"])
@@ -296,6 +301,7 @@ class Aggregate:
             (self.model_retries, other.model_retries),
         ):
             counts.update(more)
+        self.quarantined |= other.quarantined
         if other.generations is not None:
             self.generations = self.generations or Generations()
             self.generations.merge(other.generations)
@@ -359,6 +365,7 @@ class Aggregate:
             "duplicates": None if self.generations is None else self.generations.to_json(),
             "errors": _sorted_counts(self.errors),
             "failed_by_kind": _sorted_counts(self.failed_kinds),
+            "quarantined": sorted(self.quarantined),
             "resampled": {"steps": done["resampled"], "episodes": done["resampled_episodes"]},
             "attempts": {
                 "lines": lines["lines"],

@@ -102,6 +102,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         ("tokens", ", ".join(f"{name.removesuffix('_tokens')} {n}" for name, n in cost["tokens"].items())),
         ("duration", _seconds(cost["duration_ms_mean"])),
         ("errors", _counts(summary["errors"])),
+        *([("quarantined", ", ".join(summary["quarantined"]))] if summary.get("quarantined") else []),
         (
             "attempts",
             f"{attempts['lines']} lines, {attempts['failed_lines']} failed ({_counts(attempts['by_kind'])}), {attempts['lost']} lost",

@@ -424,3 +424,10 @@ def test_repeats_that_are_the_same_are_a_warning(tmp_path):
     summary["duplicates"] |= {"pairs": 40, "identical": 38, "share": 0.95}
     assert verdict_lines(summary)[-1].startswith("warning: 95 % of 40 pairs of episodes")
     assert any("38 of 40 pairs" in line for line in summary_lines(summary))
+
+
+def test_quarantined_episodes_are_named(tmp_path):
+    killers = [failed(3, kind="quarantined"), failed(1, kind="quarantined")]
+    summary = summarize_run(make_run(tmp_path / "r", [completed(0), *killers], tasks=range(4)))
+    assert summary["quarantined"] == [killers[1]["episode_id"], killers[0]["episode_id"]]
+    assert any("quarantined" in line and killers[0]["episode_id"] in line for line in summary_lines(summary))
