@@ -15,9 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -36,16 +34,16 @@ from actors.pool import PoolSettings, RolloutPool
 from actors.preflight import check_classes, reach_all
 from actors.progress import Progress
 from actors.queue import JobQueue, JobState
+from actors.request import RunOutcome, RunRequest
 from actors.scaling import Scaling
 from actors.signals import StopSignals
 from actors.steering import Steering
-from rayeval.config import LoadedConfig
 from rayeval.demo import DemoServers, start_demo
 from rayeval.display import RunDisplay
 from rayeval.environments import Environment, load_environment
 from rayeval.exceptions import EndpointsOutError, InputError, RayevalError, RefusedError
 from rayeval.models.limiter import START
-from rayeval.plan import Plan, check_manifest, manifest_of, record_test_access
+from rayeval.plan import check_manifest, manifest_of, record_test_access
 from rayeval.schemas import EnvironmentIdentity, ExitCode, JsonObject
 from rayeval.store import (
     LeaseJournal,
@@ -60,43 +58,11 @@ from rayeval.store import (
 )
 from rayeval.summary import summarize_run
 
+__all__ = ["RunOutcome", "RunRequest", "run"]
+
 RESETS_PER_S = 200.0
 """Resets that a server which does not keep up may get in a second, over all actors (``ResetPacer``)."""
 _STATUS_EVERY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What ``rayeval run`` asks for."""
-
-    loaded: LoadedConfig
-    plan: Plan
-    run_dir: Path
-    retry_failed: bool = False
-    """Run only the episodes that failed before."""
-    retry_quarantined: bool = False
-    fail_fast: bool = False
-    """Drain at the first episode that fails for good."""
-    same_weights: bool = False
-    """A resume with another model URL serves the same weights."""
-    address: str | None = None
-    """Ray cluster to join."""
-    show: bool = False
-    """Run in this process, without Ray, and tell the display every moment."""
-    argv: tuple[str, ...] = ()
-    kill_by_pid: bool = True
-    """See ``PoolSettings.kill_by_pid``."""
-
-
-@dataclass(slots=True)
-class RunOutcome:
-    """How a run ended."""
-
-    exit_code: ExitCode
-    reason: str | None
-    run_dir: Path
-    summary: JsonObject | None
-    status: JsonObject = field(default_factory=dict)
 
 
 def run(request: RunRequest, display: RunDisplay) -> RunOutcome:
