@@ -6,6 +6,7 @@ from tests.acceptance.rows import real_load
 from tests.acceptance.servers import DemoPair
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_every_reset_is_released_once(tmp_path: Path) -> None:
     real_load(DemoPair, tmp_path, 40)

@@ -270,6 +270,7 @@ async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
     target.close()
 
 
+@pytest.mark.slow
 def test_a_model_server_that_drips_is_held_to_the_whole_calls_time(tmp_path: Path, site: Callable[..., Site]) -> None:
     demo = site()
     bench = Bench(tmp_path, 12)

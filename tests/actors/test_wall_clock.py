@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 # the clock is changed before anything is imported, so that no module keeps the true one under a name of its own
 JUMPING = """
     import datetime, sys, time
@@ -70,6 +72,7 @@ JUMPING = """
 """
 
 
+@pytest.mark.slow
 def test_neither_deadlines_nor_fences_nor_leases_go_by_the_wall_clock(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(JUMPING), str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
