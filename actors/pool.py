@@ -3,7 +3,7 @@
 Owners and invariants:
 * One asyncio loop owns every field here and in ``Member``; the health thread only writes ``Vitals``. No await stands between reading the
   queue or a quota and acting on it.
-* Each actor has one ``_serve`` task. It keeps one exchange open, and a second one only when there is something to say.
+* Each actor has one ``_live`` task, and in it one loop of exchanges (``exchanges.py``).
 * A job leaves ``member.jobs`` exactly once: by its record, by being given back, or by the burial of its actor.
 * Results of an actor declared dead are dropped and counted; its jobs and slots are used again only after ``burial.fence``.
 * Every reference is awaited at once, so that no result waits in a node that may die.
@@ -23,12 +23,13 @@ from typing import Any
 from actors.burial import fence, process_space, release_leases
 from actors.dealing import Dealer
 from actors.dispatch import Dispatcher, Phase
+from actors.exchanges import Exchanges
 from actors.governors import Admission, Governor, Outages
-from actors.handles import ActorFaultError, ActorGoneError, ActorHandle, ReplyGoneError
+from actors.handles import ActorFaultError, ActorGoneError, ActorHandle
 from actors.health import SILENT_S, SLOW_S, HealthThread
 from actors.ledger import Ledger, described
 from actors.member import Member, MemberState
-from actors.messages import ActorSpec, Order, Reply
+from actors.messages import ActorSpec
 from actors.queue import JobQueue
 from actors.replies import Replies
 from actors.suspects import PLACE_S, Suspects
@@ -45,10 +46,8 @@ ASK_ACTOR_EVERY_S = 60.0
 _ASLEEP_S = 5.0
 """A supervision this late was not late by itself: the whole driver stood still."""
 _ALIVE = (MemberState.WORKING, MemberState.SLOW)
-_EXCHANGE_SLACK_S = 60.0
-FIRST_DISPATCH = "the first jobs are on their way"
 ALL_DURABLE = "every trace is durable"
-"""Debug notes between which a run does its work; benchmarks measure from one to the other."""
+"""Debug note at whose moment a run has done its work; benchmarks measure from ``exchanges.FIRST_DISPATCH`` to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class RolloutPool:
         self._faults = 0
         self._drain_until: float | None = None
         self._cancelled_at: float | None = None
-        self._dispatched = self._broken = False
+        self._broken = False
         self.slots = settings.slots
         self.admission = Admission(dealer.admission)
         self.suspects = Suspects()
@@ -114,6 +113,7 @@ class RolloutPool:
             on_progress=self._on_progress,
             on_fatal=self.fatal,
         )
+        self._exchanges = Exchanges(self.phase, ledger=ledger, dispatch=self.dispatch, replies=self._replies, note=note)
         self._governors: list[Governor] = [self.admission, Outages(), self.suspects, *governors]
         self._asked_actor_at = self._looked_at = time.monotonic()
         self.reason: str | None = None
@@ -315,7 +315,7 @@ class RolloutPool:
         if not member.suspect:
             self._share_anew()
         try:
-            await self._serve(member)
+            await self._exchanges.serve(member)
         except ActorFaultError as error:
             self._count_fault(error)
             self._declare_dead(member, "its code raised")
@@ -348,50 +348,11 @@ class RolloutPool:
         if self._faults >= 2:
             self.drain(f"a second actor's code raised:\n{error}", ExitCode.INTERNAL, grace_s=0.0)
 
-    async def _serve(self, member: Member) -> None:
-        """Keep one exchange open, a second one when there is news. Raises the errors of ``handles``."""
-        calls: list[asyncio.Task[Reply]] = []
-        resend = False
-        try:
-            while member.alive and not self.phase.closing:
-                if not calls or (len(calls) < 2 and self.dispatch.news_for(member)):
-                    order = self._order_for(member, resend)
-                    resend = False
-                    calls.append(asyncio.create_task(member.handle.exchange(order)))
-                member.nudge.clear()
-                nudge = asyncio.create_task(member.nudge.wait())
-                done, _ = await asyncio.wait({*calls, nudge}, timeout=_EXCHANGE_SLACK_S, return_when=asyncio.FIRST_COMPLETED)
-                nudge.cancel()
-                if not done:
-                    raise ActorGoneError(f"no reply for {_EXCHANGE_SLACK_S:.0f} s")
-                for call in [c for c in calls if c.done()]:
-                    calls.remove(call)
-                    try:
-                        reply = call.result()
-                    except ReplyGoneError as error:
-                        self.note("warning", f"{member.actor_id}: a reply was lost on the way, asking again ({error})")
-                        resend = True
-                        continue
-                    self._replies.take(member, reply)
-                await self.ledger.room()
-        finally:
-            for call in calls:
-                if call.done() and not call.cancelled() and call.exception() is None and member.alive:
-                    self._replies.take(member, call.result())
-                call.cancel()
-
     def _on_progress(self, episodes_ended: bool) -> None:
         if episodes_ended:
             self._deaths_in_vain = 0
         if self.queue.over or self.phase.draining:
             self._changed.set()
-
-    def _order_for(self, member: Member, resend: bool) -> Order:
-        order = self.dispatch.order_for(member, resend)
-        if order.assignments and not self._dispatched:
-            self._dispatched = True
-            self.note("debug", FIRST_DISPATCH)
-        return order
 
     # ---- ends ---------------------------------------------------------------------------------------------------------------------
 

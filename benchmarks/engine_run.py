@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.engine import RunRequest, run
-from actors.pool import ALL_DURABLE, FIRST_DISPATCH
+from actors.exchanges import FIRST_DISPATCH
+from actors.pool import ALL_DURABLE
 from benchmarks.processes import cpu_by_name, family, rss_bytes, uss_bytes
 from rayeval.config import load_config
 from rayeval.display import NoDisplay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rayeval.config import load_config
 from rayeval.exceptions import PlacementError
 from rayeval.plan import make_plan
 from rayeval.schemas import EnvironmentIdentity, ErrorKind, ExitCode
-from rayeval.store import LeaseJournal, RunDirectory, RunLock, TraceLog, load_resume_index
+from rayeval.store import LeaseJournal, RunDirectory, RunLock, TraceLog, iter_traces, load_resume_index
 from tests.actors.plans import SHOP, write_config
 from tests.actors.specs import spec
 from tests.actors.worlds import KIND, new_world
@@ -87,7 +88,19 @@ class FragileHandle(LocalHandle):
 class Field:
     """Everything a pool needs, over ``tasks`` jobs."""
 
-    def __init__(self, root: Path, *, tasks: int, actors: int, slots: int, hook: Any, servers: tuple[str, ...], **settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        tasks: int,
+        actors: int,
+        slots: int,
+        hook: Any,
+        servers: tuple[str, ...],
+        handle: type[FragileHandle] = FragileHandle,
+        **settings: Any,
+    ) -> None:
+        self._handle = handle
         overrides = {"environment.kind": KIND, "environment.options": {"world": root.name}}
         loaded = load_config(write_config(root, tasks=tasks, overrides=overrides))
         self.plan = make_plan(loaded)
@@ -131,7 +144,7 @@ class Field:
         )
 
     def _spawn(self, actor_spec: ActorSpec) -> FragileHandle:
-        handle = FragileHandle(actor_spec)
+        handle = self._handle(actor_spec)
         self.prepare(handle)
         self.handles.append(handle)
         return handle
@@ -153,6 +166,11 @@ class Field:
         async with asyncio.timeout(DEADLINE_S):
             while not holds():  # noqa: ASYNC110 (what happens in a pool has no event)
                 await asyncio.sleep(0.005)
+
+
+def completed(f: Field) -> Counter[str]:
+    """Completed lines of each episode on disk."""
+    return Counter(t["episode_id"] for t in iter_traces(f.run_dir) if t["status"] == "completed")
 
 
 @contextlib.asynccontextmanager

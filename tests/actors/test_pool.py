@@ -8,11 +8,7 @@ from rayeval.environments.fake import FakeCall
 from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import ErrorKind, ExitCode
 from rayeval.store import iter_traces, load_journal
-from tests.actors.fields import Field, field
-
-
-def completed(f: Field) -> Counter[str]:
-    return Counter(t["episode_id"] for t in iter_traces(f.run_dir) if t["status"] == "completed")
+from tests.actors.fields import Field, completed, field
 
 
 def lost(f: Field) -> list[dict[str, Any]]:

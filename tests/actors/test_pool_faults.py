@@ -1,7 +1,6 @@
 """Deaths, silence and places that are missing, as the pool's supervision meets them."""
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,7 @@ from actors.member import Member, MemberState
 from actors.messages import Order, Reply
 from rayeval.environments.fake import FakeCall
 from rayeval.schemas import ExitCode
-from rayeval.store import iter_traces
-from tests.actors.fields import Field, FragileHandle, field
-
-
-def completed(f: Field) -> Counter[str]:
-    return Counter(t["episode_id"] for t in iter_traces(f.run_dir) if t["status"] == "completed")
+from tests.actors.fields import Field, FragileHandle, completed, field
 
 
 async def slow(call: FakeCall) -> None:
