@@ -30,8 +30,8 @@ test: $(STAMP)   ## the test suite (under 8 minutes on two cores)
 test-slow: $(STAMP)  ## chaos, soak and simulation
 	$(BIN)/python -m pytest -m slow
 
-bench: $(STAMP)  ## speed and memory, each as a ratio to a floor in the same run
-	$(BIN)/python -m benchmarks
+bench: $(STAMP)  ## speed, memory, recovery beside floors of the same run, written to docs/performance.md (BENCH=--no-write)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,87 +1,123 @@
-"""``python -m benchmarks [NAME ...]``: without a name, those that take a quarter of an hour together.
+"""``python -m benchmarks [NAME ...]``: without a name, those that make the table of docs/performance.md, in about a quarter of an hour.
 
-Prints what each measured as it ends and one table of all at the end, or with ``--json`` one JSON object; exits 1 when a limit is passed.
-``--mock-command`` names other servers than the bundled demo: a command that prints, as its first line, one URL for both sides or
-``{"shop": URL, "model": URL}``.
+Prints what each measured as it ends and one table of all at the end. Without a name the table is also written to docs/performance.md,
+between its markers, unless --no-write is given; with --json one JSON object is printed and nothing is written. A benchmark that cannot be
+measured has a row that says so, and the others go on. Exits 1 when one failed or a limit is passed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import signal
 import sys
+import time
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks import inflight, memory, overhead, peers, shards, soak, startup, tail
-from benchmarks.experiment import REPOSITORY, Figure, table
+from benchmarks import inflight, memory, overhead, peers, recovery, report, resume, scaling, shards, soak, startup, tail
+from benchmarks.alone import add_mock_command
+from benchmarks.servers import load_average
+from rayeval.exceptions import InputError
 
-_MEASURED: dict[str, ModuleType] = {
+MEASURED: dict[str, ModuleType] = {
     "startup": startup,
+    "resume": resume,
     "overhead": overhead,
     "memory": memory,
-    "tail": tail,
-    "inflight": inflight,
     "shards": shards,
+    "tail": tail,
+    "scaling": scaling,
+    "recovery": recovery,
+    "inflight": inflight,
     "soak": soak,
     "peers": peers,
 }
-NAMES = ("resume", *_MEASURED)
-ALL = ("startup", "resume", "overhead", "memory", "shards", "tail", "inflight")
-"""Without a name, and ``peers`` where a command is given: the soak takes its time, and the widest wave of ``tail``."""
-_RESUME_S = 900.0
+ALL = ("startup", "resume", "overhead", "memory", "shards", "tail", "scaling", "recovery", "inflight")
+"""Without a name, and ``peers`` where a command is given. The soak takes its time; so does the widest wave of ``tail``."""
+_INFLIGHT_S = 30.0
+_INTERRUPTED = 130
+_TAIL_PAIRS = 1
+"""Pairs of one sitting differ by some thousandths."""
 
 
-def resume() -> dict[str, Any]:
-    """``benchmarks/resume.py`` in a process of its own; it measures its own memory."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.resume"], cwd=REPOSITORY, capture_output=True, text=True, timeout=_RESUME_S, check=False
-    )
-    lines = done.stdout.strip().splitlines()
-    if not lines:
-        raise RuntimeError(f"benchmarks.resume ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    said: dict[str, Any] = json.loads(lines[-1])
-    return said
-
-
-def _figures_of_resume(result: dict[str, Any]) -> list[Figure]:
-    name = f"resume: {result['lines']} lines"
-    return [
-        Figure(f"{name}, s with receipts", f"{result['with_receipts_s']:.2f}", "", "", "2"),
-        Figure(f"{name}, s without", f"{result['without_s']:.2f}", "", "", "20"),
-        Figure(f"{name}, MB", f"{result['rss_mb']:.0f}", "", "", "150"),
-    ]
-
-
-def main() -> int:
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Options, with ``names`` and ``write`` decided. SystemExit 2 for wrong ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: {', '.join(ALL)}")
-    parser.add_argument("--mock-command", default=None, help="start these servers in place of the demo")
-    parser.add_argument("--json", action="store_true")
-    for module in _MEASURED.values():
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASURED)}; default: {', '.join(ALL)}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; write nothing")
+    parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
+    add_mock_command(parser)
+    for module in MEASURED.values():
         module.add_arguments(parser)
-    options = parser.parse_args()
-    if unknown := set(options.names) - set(NAMES):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}: give {', '.join(NAMES)}")
+    options = parser.parse_args(argv)
+    if unknown := set(options.names) - set(MEASURED):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}: give {', '.join(MEASURED)}")
     if "peers" in options.names and not options.peer_command:
         parser.error("peers needs --peer-command")
+    options.write = not (options.names or options.json or options.no_write)
     if not options.names:
+        options.names = [*ALL, *(["peers"] if options.peer_command else [])]
         options.wave = options.wave or tail.WAVES[:2]
-        options.seconds = min(options.seconds, 30.0)
+        options.tail_pairs = options.tail_pairs or _TAIL_PAIRS
+        options.seconds = min(options.seconds, _INFLIGHT_S)
+    if options.write:
+        try:
+            report.check(report.DOCUMENT)
+        except InputError as error:
+            parser.error(str(error))
+    return options
+
+
+def measured(name: str, module: ModuleType, options: argparse.Namespace, out: Any) -> tuple[report.Part, dict[str, Any] | None]:
+    """One benchmark. -> its part of the table, and all its figures; a failure is a part too."""
+    before, began = load_average(), time.monotonic()
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    try:
+        result: dict[str, Any] = module.measure(options)
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        part = report.Part(name, module.figures(result), (before, load_average()), result["within_limits"])
+        print(module.show(result), end="\n\n", flush=True, file=out)
+    except Exception as error:  # whatever it was, the others are still to be measured
+        traceback.print_exc()
+        return report.Part(name, (), (before, load_average()), False, type(error).__name__), None
+    return part, result
+
+
+def run(options: argparse.Namespace, benchmarks: Mapping[str, ModuleType], document: Path) -> int:
+    """Measure ``options.names``, show the table, and write it to ``document`` where ``options.write`` says so. -> exit code.
+
+    SIGINT and SIGTERM end the benchmark that runs, with its processes, and what was measured before is shown and not written.
+    """
     out = sys.stderr if options.json else sys.stdout
+    began, load = datetime.now(UTC), load_average()
+    parts: list[report.Part] = []
     results: dict[str, Any] = {}
-    rows: list[tuple[str, ...]] = [("benchmark", "measured", "floor or first", "ratio or growth", "limit", "")]
-    for name in options.names or (*ALL, *(["peers"] if options.peer_command else [])):
-        result = results[name] = resume() if name == "resume" else _MEASURED[name].measure(options)
-        figures = _figures_of_resume(result) if name == "resume" else _MEASURED[name].figures(result)
-        rows += [(*figure, "" if result["within_limits"] else "a limit is passed") for figure in figures]
-        print(table(figures) if name == "resume" else _MEASURED[name].show(result), end="\n\n", flush=True, file=out)
-    print(table(rows), file=out)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for name in dict.fromkeys(options.names):
+            part, results[name] = measured(name, benchmarks[name], options, out)
+            parts.append(part)
+    except KeyboardInterrupt:
+        print(f"{report.terminal(parts)}\ninterrupted: nothing is written", file=sys.stderr)
+        return _INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    print(report.terminal(parts), file=out)
+    servers = "the bundled demo" if options.mock_command is None else "those of `--mock-command`"
+    if "peers" in options.names and options.peer_servers is not None:
+        servers += "; for peers those of `--peer-servers`"
+    if options.write:
+        report.put(report.markdown(parts, report.circumstances(began, servers, load)), document)
+        print(f"written to {document}", file=sys.stderr)
     if options.json:
         print(json.dumps(results))
-    return 0 if all(result["within_limits"] for result in results.values()) else 1
+    return 0 if all(part.within_limits for part in parts) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(parse(), MEASURED, report.DOCUMENT))

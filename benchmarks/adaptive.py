@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import alone
 from benchmarks.experiment import table, write_experiment
 from benchmarks.live import limited, live_run
 from benchmarks.servers import load_average
@@ -99,22 +101,13 @@ def show(result: dict[str, Any]) -> str:
     return "\n".join([table(rows), *said])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latency", nargs="+", default=["fixed:0.2", "mean:0.5,1.0"])
     parser.add_argument("--settings", default="24,28,32,36,48")
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--full", choices=("429", "queue"), default="429")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--mock-command", default=None, help="start this server in place of the demo; it gets --model-slots and the like")
-    parser.add_argument("--json", type=Path, default=None, help="write all figures here")
-    options = parser.parse_args()
-    result = measure(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result))
-    print(show(result))
-    return 0 if result["within_limits"] else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(alone.main(sys.modules[__name__]))

@@ -64,10 +64,11 @@ def main() -> int:
     parser.add_argument("--memory-every", type=int, default=0, help="look at memory each time that many episodes are done")
     parser.add_argument("--local", action="store_true", help="in this process, without Ray")
     parser.add_argument("--profile", type=Path, default=None, help="with --local: write cProfile's figures here")
+    parser.add_argument("--fence-by-time", action="store_true", help="trust no pid of a lost actor, as on machines of their own")
     options = parser.parse_args()
     loaded = load_config(options.config)
     meter = _Meter(options.memory_every)
-    request = RunRequest(loaded, make_plan(loaded), options.run_dir, show=options.local)
+    request = RunRequest(loaded, make_plan(loaded), options.run_dir, show=options.local, kill_by_pid=not options.fence_by_time)
     profile = cProfile.Profile() if options.profile else None
     if profile is not None:
         profile.enable()

@@ -28,6 +28,9 @@ class Figure(NamedTuple):
     floor: str
     ratio: str
     limit: str
+    """``1.6 ×`` is one on the ratio, ``+30`` one on the growth, anything else one on what was measured."""
+    within: bool = True
+    """Whether the limit is kept."""
 
 
 def write_experiment(directory: Path, servers: Servers, *, episodes: int, concurrency: int, **execution: Any) -> Path:
@@ -60,10 +63,14 @@ def in_fresh_process(module: str, *arguments: object) -> dict[str, Any]:
     """Run ``python -m module`` here; -> the JSON object of its last line. Raises RuntimeError with what it said when it failed."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=_RUN_S, check=False)
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
+    if done.returncode != 0 or not done.stdout.strip():
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    said: dict[str, Any] = json.loads(lines[-1])
+    return last_object(done.stdout)
+
+
+def last_object(text: str) -> dict[str, Any]:
+    """The JSON object of the last line. Raises ValueError when it is none."""
+    said: dict[str, Any] = json.loads(text.strip().rpartition("\n")[2])
     return said
 
 

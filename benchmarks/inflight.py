@@ -3,103 +3,48 @@
     python -m benchmarks.inflight [--actors 4] [--wide 4000 8.0] [--narrow 250 0.5] [--seconds 60] [--mock-command COMMAND] [--json FILE]
 
 Two runs of the same calls a second (episodes in flight over the model's latency), looked at while they are steady: CPU of the actor
-processes for each step, their memory, and the connections that the servers see open beside the requests they have. A step is one model
-answer; the time is over model answers too, so that neither start nor end of a run counts.
+processes for each step, their memory, and the connections that the servers see open beside the requests they have.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import statistics
-import tempfile
-import time
-from pathlib import Path
+import sys
 from typing import Any
 
-import psutil
-
-from benchmarks.experiment import Figure, table, write_experiment
-from benchmarks.live import LiveRun, limited, live_run
-from benchmarks.processes import cpu_seconds, uss_bytes
-from benchmarks.servers import Servers, load_average
+from benchmarks import alone
+from benchmarks.experiment import Figure, table
+from benchmarks.steady import steady
 
 CPU_RATIO_MOST = 1.3
 CONNECTIONS_SPARE = 0.05
 USS_BASE_MB = 90.0
 USS_EPISODE_MB = 0.2
-_START_S = 300.0
-_MB = 1e6
-
-
-def _open_beside_requests(stats: dict[str, Any]) -> tuple[int, int]:
-    """-> (connections, requests in flight), without the connection that asked."""
-    model, env = stats["model"], stats["env"]
-    connections = stats["connections"] if "connections" in stats else model["connections"] + env["connections"]
-    return connections - 1, model["in_flight"] + model.get("queued", 0)
 
 
 def one(options: argparse.Namespace, in_flight: int, latency_s: float) -> dict[str, Any]:
-    """One run in its steady time."""
-    calls_per_s = in_flight / latency_s
+    """One run in its steady time; each actor's memory with its limit."""
     # the first waves of episodes are over after 15 turns: until then all have the same age
     settle_s = max(options.settle, options.settle_turns * latency_s)
-    episodes = int(in_flight + calls_per_s * (settle_s + options.seconds + 60.0) / 3.0)
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        limited(options.mock_command, in_flight + in_flight // 8, model_latency=f"mean:{latency_s},{options.spread}") as fresh,
-    ):
-        directory = Path(temporary)
-        config = write_experiment(directory, fresh, episodes=episodes, concurrency=in_flight, **{"actors": options.actors, "grace_s": 0})
-        with live_run(config, directory / "run") as run:
-            run.wait_for(lambda: True if run.status().get("in_flight", 0) >= 0.95 * in_flight else None, _START_S)
-            time.sleep(settle_s)
-            return {"in_flight": in_flight, "latency_s": latency_s, **_look(options, run, fresh), "load": load_average()}
-
-
-def _look(options: argparse.Namespace, run: LiveRun, fresh: Servers) -> dict[str, Any]:
-    actors = {a["id"]: psutil.Process(a["pid"]) for a in run.status()["actors"]}
-    before, cpu_before = fresh.stats(), {name: cpu_seconds([p]) for name, p in actors.items()}
-    began = time.monotonic()
-    over: list[float] = []
-    seen: list[tuple[int, int]] = []
-    while time.monotonic() - began < options.seconds:
-        time.sleep(1.0)
-        connections, requests = _open_beside_requests(fresh.stats())
-        seen.append((connections, requests))
-        over.append(connections / max(1, requests) - 1.0)
-    after, cpu_after = fresh.stats(), {name: cpu_seconds([p]) for name, p in actors.items()}
-    wall = time.monotonic() - began
-    running = {a["id"]: a["in_flight"] for a in run.status()["actors"]}
-    steps = after["model"]["ok"] - before["model"]["ok"]
-    cpu = sum(cpu_after[name] - cpu_before[name] for name in actors)
-    memory: dict[str, dict[str, float]] = {}
-    for name, process in actors.items():
-        with contextlib.suppress(psutil.Error):
-            uss = uss_bytes(process.pid) / _MB
-            memory[name] = {"uss_mb": uss, "episodes": running[name], "limit_mb": USS_BASE_MB + USS_EPISODE_MB * running[name]}
-    return {
-        "steps_per_s": steps / wall,
-        "cpu_ms_per_step": cpu / max(1, steps) * 1e3,
-        "connections_over_requests": statistics.median(over),
-        "connections_over_requests_most": max(over),
-        "seen": seen,
-        "memory": memory,
-    }
+    seen = steady(
+        options.mock_command,
+        actors=options.actors,
+        in_flight=in_flight,
+        latency_s=latency_s,
+        spread=options.spread,
+        settle_s=settle_s,
+        seconds=options.seconds,
+    )
+    for memory in seen["memory"].values():
+        memory["limit_mb"] = USS_BASE_MB + USS_EPISODE_MB * memory["episodes"]
+    return seen
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The narrow run, the wide one, and their ratio."""
     narrow, wide = (one(options, int(n), float(s)) for n, s in (options.narrow, options.wide))
-    ratio = wide["cpu_ms_per_step"] / narrow["cpu_ms_per_step"]
-    fits = all(m["uss_mb"] <= m["limit_mb"] for m in wide["memory"].values())
-    return {
-        "narrow": narrow,
-        "wide": wide,
-        "cpu_ratio": ratio,
-        "within_limits": ratio <= CPU_RATIO_MOST and wide["connections_over_requests"] <= CONNECTIONS_SPARE and fits,
-    }
+    result = {"narrow": narrow, "wide": wide, "cpu_ratio": wide["cpu_ms_per_step"] / narrow["cpu_ms_per_step"]}
+    return {**result, "within_limits": all(figure.within for figure in figures(result))}
 
 
 def show(result: dict[str, Any]) -> str:
@@ -123,14 +68,17 @@ def show(result: dict[str, Any]) -> str:
 
 
 def figures(result: dict[str, Any]) -> list[Figure]:
-    narrow, wide = result["narrow"], result["wide"]
+    narrow, wide, ratio = result["narrow"], result["wide"], result["cpu_ratio"]
     most = max(wide["memory"].values(), key=lambda m: float(m["uss_mb"]) - float(m["limit_mb"]))
-    cpu = (f"{wide['cpu_ms_per_step']:.3f}", f"{narrow['cpu_ms_per_step']:.3f}", f"{result['cpu_ratio']:.2f}")
+    over = wide["connections_over_requests"]
+    cpu = (f"{wide['cpu_ms_per_step']:.3f}", f"{narrow['cpu_ms_per_step']:.3f}", f"{ratio:.2f}")
     name = f"inflight: {wide['in_flight']} beside {narrow['in_flight']}"
     return [
-        Figure(f"{name}: actor CPU, ms a step (load {narrow['load']:.1f} {wide['load']:.1f})", *cpu, f"{CPU_RATIO_MOST}"),
-        Figure(f"{name}: connections over requests", f"{wide['connections_over_requests']:+.1%}", "", "", f"+{CONNECTIONS_SPARE:.0%}"),
-        Figure(f"{name}: USS of an actor, MB", f"{most['uss_mb']:.0f}", "", "", f"{most['limit_mb']:.0f}"),
+        Figure(f"{name}: actor CPU, ms a step", *cpu, f"{CPU_RATIO_MOST} ×", ratio <= CPU_RATIO_MOST),
+        Figure(f"{name}: connections over requests", f"{over:+.1%}", "", "", f"+{CONNECTIONS_SPARE:.0%}", over <= CONNECTIONS_SPARE),
+        Figure(
+            f"{name}: USS of an actor, MB", f"{most['uss_mb']:.0f}", "", "", f"{most['limit_mb']:.0f}", most["uss_mb"] <= most["limit_mb"]
+        ),
     ]
 
 
@@ -144,18 +92,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--settle-turns", type=float, default=7.0, help="and at least that many turns of the model")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    parser.add_argument("--mock-command", default=None, help="start this server in place of the demo; it gets --model-latency and the like")
-    parser.add_argument("--json", type=Path, default=None, help="write all figures here")
-    options = parser.parse_args()
-    result = measure(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result))
-    print(show(result))
-    return 0 if result["within_limits"] else 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(alone.main(sys.modules[__name__]))

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from benchmarks.experiment import REPOSITORY
+from benchmarks.experiment import REPOSITORY, last_object
 from benchmarks.servers import Servers, servers
 from rayeval.demo import start_demo
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class LiveRun:
     """One invocation in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[str], run_dir: Path) -> None:
-        self._process, self._run_dir = process, run_dir
+    def __init__(self, process: subprocess.Popen[str], run_dir: Path, output: IO[str]) -> None:
+        self._process, self._run_dir, self._output = process, run_dir, output
 
     @property
     def pid(self) -> int:
@@ -39,6 +39,16 @@ class LiveRun:
     def wait_for_end(self, within_s: float) -> int:
         """-> the exit code of a run that ends by itself. Raises subprocess.TimeoutExpired."""
         return self._process.wait(within_s)
+
+    def kill(self) -> None:
+        """SIGKILL of the driver alone: what it started is left to itself."""
+        self._process.kill()
+        self._process.wait(_END_S)
+
+    def result(self) -> dict[str, Any]:
+        """What ``benchmarks.engine_run`` printed, once it has ended. Raises ValueError when it printed no such thing."""
+        self._output.seek(0)
+        return last_object(self._output.read())
 
     def status(self) -> dict[str, Any]:
         """``status.json`` as it stands; empty before there is one."""
@@ -73,21 +83,23 @@ def limited(command: str | None, shop_slots: int, **options: Any) -> Iterator[Se
 
 
 @contextlib.contextmanager
-def live_run(config: Path, run_dir: Path) -> Iterator[LiveRun]:
-    """Start a run; it is asked to stop at the end of the block, and waited for."""
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.engine_run", str(config), str(run_dir)],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            text=True,
-        )
+def live_run(config: Path, run_dir: Path, *options: str) -> Iterator[LiveRun]:
+    """Start a run (``options`` are those of ``benchmarks.engine_run``); it is asked to stop at the end of the block, and waited for."""
+    with live_command(["benchmarks.engine_run", str(config), str(run_dir), *options], run_dir) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def live_command(words: Sequence[str], run_dir: Path) -> Iterator[LiveRun]:
+    """The same for any ``python -m`` that runs into ``run_dir``."""
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as result:
+        process = subprocess.Popen([sys.executable, "-m", *words], cwd=REPOSITORY, stdout=result, stderr=said, text=True)
         try:
-            yield LiveRun(process, run_dir)
+            yield LiveRun(process, run_dir, result)
         except BaseException:
-            said.seek(0)
-            sys.stderr.write(said.read()[-4000:])
+            for output in (result, said):
+                output.seek(0)
+                sys.stderr.write(output.read()[-4000:])
             raise
         finally:
             process.terminate()

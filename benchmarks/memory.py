@@ -30,8 +30,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         config = write_experiment(directory, fresh, episodes=last + last // 20, concurrency=concurrency)
         run = in_fresh_process("benchmarks.engine_run", config, directory / "run", "--memory-every", first)
     looks = run["memory"]
-    early = next(look for look in looks if look["done"] >= first)
-    late = next(look for look in looks if look["done"] >= last)
+    early, late = (next((look for look in looks if look["done"] >= done), None) for done in (first, last))
+    if early is None or late is None:  # the status comes once a second
+        raise RuntimeError(f"the run was over before a look at {first} and one at {last} done: give more --memory-episodes")
     driver = (late["driver_rss"] - early["driver_rss"]) / _MB
     actors = {name: (late["actors_uss"][name] - size) / _MB for name, size in early["actors_uss"].items()}
     return {
@@ -61,7 +62,8 @@ def figures(result: dict[str, Any]) -> list[Figure]:
     early, late = result["early"], result["late"]
     first, last = early["driver_rss"] / _MB, late["driver_rss"] / _MB
     uss = [max(look["actors_uss"].values()) / _MB for look in (early, late)]
+    driver, actor = result["driver_growth_mb"], result["actor_growth_mb"]
     return [
-        Figure("memory: driver, MB", f"{last:.0f}", f"{first:.0f}", f"{result['driver_growth_mb']:+.1f}", f"+{DRIVER_LIMIT_MB:.0f}"),
-        Figure("memory: actor, MB", f"{uss[1]:.0f}", f"{uss[0]:.0f}", f"{result['actor_growth_mb']:+.1f}", f"+{ACTOR_LIMIT_MB:.0f}"),
+        Figure("memory: driver, MB", f"{last:.0f}", f"{first:.0f}", f"{driver:+.1f}", f"+{DRIVER_LIMIT_MB:.0f}", driver < DRIVER_LIMIT_MB),
+        Figure("memory: actor, MB", f"{uss[1]:.0f}", f"{uss[0]:.0f}", f"{actor:+.1f}", f"+{ACTOR_LIMIT_MB:.0f}", actor < ACTOR_LIMIT_MB),
     ]

@@ -1,8 +1,7 @@
-"""How long a resume takes to know what is done: ``python benchmarks/resume.py [--lines 200000] [--line-bytes 2048]
-[--dir DIR]``.
+"""How long a resume takes to know what is done: ``python -m benchmarks.resume [--lines 200000] [--line-bytes 2048] [--json FILE]``.
 
-Builds a run of that size and loads its index in fresh processes, with receipts and without. Prints one JSON line;
-exits 1 when a limit is passed (at 200,000 lines of 2 KB: 2 s with receipts, 20 s without, 150 MB of memory growth).
+Builds a run of that size and loads its index in fresh processes, with receipts and without. Exits 1 when a limit is passed (at 200,000
+lines of 2 KB: 2 s with receipts, 20 s without, 150 MB of memory growth) or when the two disagree.
 """
 
 from __future__ import annotations
@@ -10,18 +9,31 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import orjson
 
+from benchmarks import alone
+from benchmarks.experiment import Figure, in_fresh_process, table
 from rayeval.schemas import TRACE_SCHEMA, Receipt
 from rayeval.store import RunDirectory, load_resume_index
 from rayeval.store.reading import receipt_line
+
+LINES = 200_000
+"""To which the limits belong; they grow with more."""
+WITH_RECEIPTS_S = 2.0
+WITHOUT_S = 20.0
+RSS_MB = 150.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lines", type=int, default=LINES, metavar="N")
+    parser.add_argument("--line-bytes", type=int, default=2048, metavar="N")
 
 
 def build(run_dir: RunDirectory, lines: int, line_bytes: int) -> None:
@@ -55,63 +67,56 @@ def build(run_dir: RunDirectory, lines: int, line_bytes: int) -> None:
             offset += len(line)
 
 
-def measure(path: Path) -> dict[str, float]:
+def load(path: Path) -> dict[str, float]:
     """In this process: seconds and growth of the resident set's peak."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     index = load_resume_index(RunDirectory(path))
     seconds = time.perf_counter() - began
     growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return {"s": seconds, "rss_mb": growth, "completed": len(index.completed), "lines": index.lines,
-            "trusted": index.trusted_lines}  # fmt: skip
+    return {"s": seconds, "rss_mb": growth, "completed": len(index.completed), "lines": index.lines, "trusted": index.trusted_lines}
 
 
-def measured_apart(path: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, "--measure", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lines", type=int, default=200_000)
-    parser.add_argument("--line-bytes", type=int, default=2048)
-    parser.add_argument("--dir", default=None, help="where the temporary run is built")
-    parser.add_argument("--measure", default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        print(json.dumps(measure(Path(options.measure))))
-        return 0
-    with tempfile.TemporaryDirectory(dir=options.dir) as temporary:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """A run built, and its index loaded twice."""
+    with tempfile.TemporaryDirectory() as temporary:
         run_dir = RunDirectory(temporary)
         build(run_dir, options.lines, options.line_bytes)
         size = run_dir.traces.stat().st_size
-        with_receipts = measured_apart(run_dir.path)
+        with_receipts = in_fresh_process("benchmarks.resume", "load", run_dir.path)
         run_dir.receipts.unlink()
-        without = measured_apart(run_dir.path)
-    scale = max(1.0, options.lines / 200_000)
-    rss = max(with_receipts["rss_mb"], without["rss_mb"])
+        without = in_fresh_process("benchmarks.resume", "load", run_dir.path)
     agree = with_receipts["completed"] == without["completed"] and with_receipts["trusted"] == options.lines
-    ok = agree and with_receipts["s"] <= 2 * scale and without["s"] <= 20 * scale and rss <= 150 * scale
-    print(
-        json.dumps(
-            {
-                "lines": options.lines,
-                "bytes": size,
-                "completed": with_receipts["completed"],
-                "with_receipts_s": round(with_receipts["s"], 3),
-                "without_s": round(without["s"], 3),
-                "rss_mb": round(rss, 1),
-                "rss_with_receipts_mb": round(with_receipts["rss_mb"], 1),
-                "rss_without_mb": round(without["rss_mb"], 1),
-                "indexes_agree": agree,
-                "within_limits": ok,
-            }
-        )
+    result = {"lines": options.lines, "bytes": size, "with_receipts": with_receipts, "without": without, "indexes_agree": agree}
+    return {**result, "within_limits": agree and all(figure.within for figure in figures(result))}
+
+
+def show(result: dict[str, Any]) -> str:
+    found = "the same" if result["indexes_agree"] else "NOT the same"
+    return f"{table([('resume', 'measured', 'limit'), *((f.what, f.measured, f.limit) for f in figures(result))])}\nboth found {found}"
+
+
+def figures(result: dict[str, Any]) -> list[Figure]:
+    scale = max(1.0, result["lines"] / LINES)
+    rss = max(result[side]["rss_mb"] for side in ("with_receipts", "without"))
+    name = f"resume: {result['lines']:,} lines"
+    rows = (
+        ("s with receipts", result["with_receipts"]["s"], 2, WITH_RECEIPTS_S),
+        ("s without", result["without"]["s"], 2, WITHOUT_S),
+        ("MB", rss, 0, RSS_MB),
     )
-    return 0 if ok else 1
+    return [
+        Figure(f"{name}, {what}", f"{measured:.{places}f}", "", "", f"{limit * scale:g}", measured <= limit * scale)
+        for what, measured, places, limit in rows
+    ]
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["load"]:  # one process of a measurement
+        print(json.dumps(load(Path(sys.argv[2]))))
+        return 0
+    return alone.main(sys.modules[__name__])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

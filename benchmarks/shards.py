@@ -1,4 +1,4 @@
-"""What Parquet shards cost: ``python -m benchmarks.shards [--shard-rows 10000] [--shard-kilobytes 60] [--json]``.
+"""What Parquet shards cost: ``python -m benchmarks.shards [--shard-rows 10000] [--shard-kilobytes 60] [--json FILE]``.
 
 Builds a run of that size, then writes it as Parquet twice, each in a process of its own: with pyarrow alone (the floor: parse each line,
 six columns and the text, zstd) and by ``actors.shards`` on a local Ray. CPU is that of the whole process tree. Starting Ray and importing
@@ -12,13 +12,16 @@ import hashlib
 import json
 import os
 import resource
+import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from benchmarks import alone
 from benchmarks.experiment import Figure, in_fresh_process, table
 from benchmarks.processes import cpu_seconds, family
 
@@ -168,24 +171,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         path = Path(place) / "run"
         in_fresh_process("benchmarks.shards", "build", path, rows, kilobytes)
         load = os.getloadavg()[0]
-        alone = in_fresh_process("benchmarks.shards", "floor", path)
+        bare = in_fresh_process("benchmarks.shards", "floor", path)
         ours = in_fresh_process("benchmarks.shards", "shards", path)
         size = (path / "traces.jsonl").stat().st_size
-    ratio = ours["cpu_s"] / alone["cpu_s"]
+    ratio = ours["cpu_s"] / bare["cpu_s"]
     good = ratio <= CPU_LIMIT and ours["rss_mb"] <= RSS_LIMIT_MB and ours["rows"] == rows
-    taken = {"rows": rows, "mb": size / 1e6, "load": load, "pyarrow": alone, "shards": ours, "cpu_ratio": ratio}
-    return {**taken, "cpu_ratio_with_start": (ours["cpu_s"] + ours["start_cpu_s"]) / alone["cpu_s"], "within_limits": good}
+    taken = {"rows": rows, "mb": size / 1e6, "load": load, "pyarrow": bare, "shards": ours, "cpu_ratio": ratio}
+    return {**taken, "cpu_ratio_with_start": (ours["cpu_s"] + ours["start_cpu_s"]) / bare["cpu_s"], "within_limits": good}
 
 
 def show(result: dict[str, Any]) -> str:
-    alone, ours = result["pyarrow"], result["shards"]
+    bare, ours = result["pyarrow"], result["shards"]
     head = (f"{result['rows']} rows, {result['mb']:.0f} MB, load {result['load']:.1f}", "wall, s", "CPU, s", "driver, MB", "Parquet, MB")
     return "\n".join(
         [
             table(
                 [
                     head,
-                    ("pyarrow alone", *(f"{alone[k]:.1f}" for k in ("wall_s", "cpu_s", "rss_mb")), f"{alone['bytes'] / 1e6:.1f}"),
+                    ("pyarrow alone", *(f"{bare[k]:.1f}" for k in ("wall_s", "cpu_s", "rss_mb")), f"{bare['bytes'] / 1e6:.1f}"),
                     ("shards", *(f"{ours[k]:.1f}" for k in ("wall_s", "cpu_s", "rss_mb")), f"{ours['bytes'] / 1e6:.1f}"),
                     ("Ray and Ray Data starting", f"{ours['start_s']:.1f}", f"{ours['start_cpu_s']:.1f}", "", ""),
                     ("again, nothing to do", f"{ours['again_s']:.1f}", "", "", ""),
@@ -197,29 +200,22 @@ def show(result: dict[str, Any]) -> str:
 
 
 def figures(result: dict[str, Any]) -> list[Figure]:
-    alone, ours = result["pyarrow"], result["shards"]
+    bare, ours, ratio = result["pyarrow"], result["shards"], result["cpu_ratio"]
+    rss = ours["rss_mb"]
     name = f"shards: {result['rows']} traces"
     return [
-        Figure(f"{name}, CPU s", f"{ours['cpu_s']:.1f}", f"{alone['cpu_s']:.1f}", f"{result['cpu_ratio']:.1f}", f"{CPU_LIMIT:.0f} x"),
-        Figure(f"{name}, driver MB", f"{ours['rss_mb']:.0f}", f"{alone['rss_mb']:.0f}", "", f"{RSS_LIMIT_MB:.0f} MB"),
+        Figure(f"{name}, CPU s", f"{ours['cpu_s']:.1f}", f"{bare['cpu_s']:.1f}", f"{ratio:.1f}", f"{CPU_LIMIT:.0f} ×", ratio <= CPU_LIMIT),
+        Figure(f"{name}, driver MB", f"{rss:.0f}", f"{bare['rss_mb']:.0f}", "", f"{RSS_LIMIT_MB:.0f}", rss <= RSS_LIMIT_MB),
     ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.shards", description=__doc__)
-    parser.add_argument("stage", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
-    add_arguments(parser)
-    options = parser.parse_args()
-    if options.stage:
-        stage, path, *sizes = options.stage
-        if stage == "build":
-            build(Path(path), *map(int, sizes))
-        print(json.dumps({} if stage == "build" else floor(Path(path)) if stage == "floor" else shards(Path(path))))
+    stages: dict[str, Callable[..., Any]] = {"build": build, "floor": floor, "shards": shards}
+    if sys.argv[1:2] and sys.argv[1] in stages:  # one process of a measurement, from in_fresh_process
+        stage, path, *sizes = sys.argv[1:]
+        print(json.dumps(stages[stage](Path(path), *map(int, sizes)) or {}))
         return 0
-    result = measure(options)
-    print(json.dumps(result) if options.json else show(result))
-    return 0 if result["within_limits"] else 1
+    return alone.main(sys.modules[__name__])
 
 
 if __name__ == "__main__":

@@ -42,4 +42,4 @@ def show(result: dict[str, Any]) -> str:
 
 def figures(result: dict[str, Any]) -> list[Figure]:
     seconds = (f"{result['help_s']:.3f}", f"{result['floor_s']:.3f}", f"{result['ratio']:.1f}")
-    return [Figure("startup: rayeval --help, s", *seconds, f"{LIMIT_S:.1f} s")]
+    return [Figure("startup: rayeval --help, s", *seconds, f"{LIMIT_S:.1f}", result["within_limits"])]

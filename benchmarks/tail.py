@@ -10,12 +10,13 @@ take. The ideal wall is simulated: the model latencies that the replay saw, each
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import alone
 from benchmarks.experiment import Figure, in_fresh_process, table, write_experiment
 from benchmarks.live import limited
 from benchmarks.servers import load_average
@@ -23,13 +24,14 @@ from benchmarks.servers import load_average
 WAVES = (("64", "320", "0.5", "1.05"), ("256", "1280", "0.5", "1.10"), ("1000", "3000", "2", "1.15"))
 """Episodes in flight, episodes, mean latency in seconds, limit of the ratio of walls."""
 SIGMA = 1.0
+PAIRS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wave", nargs=4, action="append", metavar=("IN_FLIGHT", "EPISODES", "MEAN_S", "LIMIT"), help="repeatable; default: the three"
     )
-    parser.add_argument("--tail-pairs", type=int, default=3, metavar="N")
+    parser.add_argument("--tail-pairs", type=int, default=None, metavar="N", help=f"default: {PAIRS}")
     parser.add_argument("--tail-actors", type=int, default=1, metavar="N")
 
 
@@ -45,7 +47,7 @@ def pair(options: argparse.Namespace, in_flight: int, episodes: int, mean_s: flo
             sent = fresh.request_bytes()
         with limited(options.mock_command, in_flight, model_latency=latency) as fresh:
             floor = in_fresh_process(
-                "benchmarks.replay", directory / "run", fresh.shop, fresh.model, "--concurrency", in_flight, "--client", "raw"
+                "benchmarks.floor", directory / "run", fresh.shop, fresh.model, "--concurrency", in_flight, "--client", "raw"
             )
             replayed = fresh.request_bytes()
     if sent != replayed:
@@ -57,7 +59,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All waves; for each the pairs and the median of their ratios."""
     waves: list[dict[str, Any]] = []
     for in_flight, episodes, mean_s, limit in options.wave or WAVES:
-        pairs = [pair(options, int(in_flight), int(episodes), float(mean_s)) for _ in range(options.tail_pairs)]
+        pairs = [pair(options, int(in_flight), int(episodes), float(mean_s)) for _ in range(options.tail_pairs or PAIRS)]
         ratio = statistics.median(p["ratio"] for p in pairs)
         waves.append(
             {
@@ -103,33 +105,20 @@ def show(result: dict[str, Any]) -> str:
 def figures(result: dict[str, Any]) -> list[Figure]:
     out: list[Figure] = []
     for wave in result["waves"]:
-        load = " ".join(f"{p['load']:.1f}" for p in wave["pairs"])
         ideal = statistics.median(p["floor"]["ideal_wall_s"] for p in wave["pairs"])
         engine, floor = (statistics.median(p[side]["wall_s"] for p in wave["pairs"]) for side in ("engine", "floor"))
         out.append(
             Figure(
-                f"tail: {wave['in_flight']} in flight, wall, s (ideal {ideal:.1f}; load {load})",
+                f"tail: {wave['in_flight']} in flight, wall, s (ideal {ideal:.1f})",
                 f"{engine:.1f}",
                 f"{floor:.1f}",
                 f"{wave['ratio']:.3f}",
-                f"{wave['limit']:.2f}",
+                f"{wave['limit']:.2f} ×",
+                wave["within_limits"],
             )
         )
     return out
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    parser.add_argument("--mock-command", default=None, help="start this server in place of the demo; it gets --model-latency")
-    parser.add_argument("--json", type=Path, default=None, help="write all figures here")
-    options = parser.parse_args()
-    result = measure(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result))
-    print(show(result))
-    return 0 if result["within_limits"] else 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(alone.main(sys.modules[__name__]))

@@ -1,6 +1,6 @@
 """The floor: the requests of a finished run, sent again by the least code that can send them.
 
-    python -m benchmarks.replay RUN_DIR SHOP_URL MODEL_URL [--concurrency 64] [--client aiohttp|raw]
+    python -m benchmarks.floor RUN_DIR SHOP_URL MODEL_URL [--concurrency 64] [--client aiohttp|raw]
 
 One asyncio process on uvloop with one aiohttp session, or with the raw client of ``raw_client.py``. For each episode of the run, in the
 order in which they started: the same reset, the same model request bodies byte for byte, the same actions under the new lease, the same

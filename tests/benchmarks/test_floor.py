@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.replay import ideal_wall_s
+from benchmarks.floor import ideal_wall_s
 
 
 def test_a_place_takes_the_next_episode_the_moment_it_is_free() -> None:
