@@ -7,7 +7,7 @@ Three nodes on this machine (``ray.cluster_utils.Cluster``), the head without CP
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
 import json
 import os
 import shlex
@@ -18,27 +18,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 import psutil
 
-from actors.engine import RunOutcome, RunRequest, run
+from actors.engine import RunRequest, run
 from rayeval.config import load_config
 from rayeval.display import NoDisplay
 from rayeval.plan import make_plan
-from rayeval.store import RunDirectory, canonical_hash_of_run, iter_traces
+from rayeval.store import RunDirectory, canonical_hash_of_run
+from tests.acceptance.findings import ENV_SLOTS, FENCE_S, Death, Findings, Report
 
-ENV_SLOTS = 64
-FENCE_S = 15.0
 CONFIG = """
 experiment: {{name: chaos, seed: 11, output_dir: {runs}}}
 tasks: {{split_file: {split}, split: all, repeats: 1}}
-environment: {{kind: tests.acceptance.blocking_shop.BlockingShop, base_url: "{shop}", persona: true, options: {{marker: "{marker}"}}}}
+environment: {{kind: tests.acceptance.blocking_shop.BlockingShop, base_url: "{shop}", persona: true,
+               options: {{marker: "{marker}", resets: "{resets}"}}}}
 prompt: {{system_prompt: "You are a shopper. Call one tool a turn."}}
 model: {{name: scripted, base_url: "{model}", checkpoint_id: fixed}}
 execution: {{concurrency: 64, actors: 4, fence_s: {fence}, exclusive_environment: true, model_timeout_s: 60, step_timeout_s: 10,
@@ -95,44 +93,29 @@ def servers(command: str | None, log: Path) -> tuple[Server, Server]:
     return Server(env_words, shop), Server(model_words, model)
 
 
-@dataclass
-class Report:
-    """What happened."""
-
-    outcome: RunOutcome | None = None
-    deaths: list[tuple[str, float, list[str]]] = field(default_factory=list)
-    """(what, unix time, actor ids)"""
-    resets_in_flight: list[int] = field(default_factory=list)
-    peak_leases: int = 0
-    held_at_end: int = -1
-    nodes: set[str] = field(default_factory=set)
-    blocked: str | None = None
-    problems: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-
 class Chaos(NoDisplay):
     """Strikes when the run has come far enough. Each strike runs in a thread, so that the driver is not held up by it."""
 
-    def __init__(self, env: Server, model: Server, cluster: Any, victim: Any, marker: Path, episodes: int) -> None:
-        self.env, self.model, self.cluster, self.victim, self.marker = env, model, cluster, victim, marker
+    def __init__(self, env: Server, model: Server, victim: Any, directory: Path) -> None:
+        self.env, self.model, self.victim, self.marker, self.resets = env, model, victim, directory / "marker", directory / "resets"
         self.report = Report()
         self.status: dict[str, Any] = {}
-        at = lambda share: int(share * episodes)  # noqa: E731
-        self._plan = [
-            (at(0.10), self.kill_actor),
-            (at(0.25), self.kill_raylet),
-            (at(0.40), self.stop_model),
-            (at(0.55), self.restart_environment),
-            (at(0.65), self.block_loop),
-            (at(0.75), self.kill_actor),
+        self.plan: list[tuple[float, Callable[[], None]]] = [
+            (0.10, self.kill_actor),
+            (0.25, self.kill_raylet),
+            (0.40, self.stop_model),
+            (0.55, self.restart_environment),
+            (0.65, self.block_loop),
+            (0.75, self.kill_actor),
         ]
+        """(share of the episodes that are done, strike)"""
+        self._counted = 0
         self._quiet_until = 0.0
         self._busy: threading.Thread | None = None
-        self.notes: list[str] = []
+        self.notes: list[tuple[float, str]] = []
 
     def note(self, level: str, text: str) -> None:
-        self.notes.append(f"{time.time():.2f} {level} {text}")
+        self.notes.append((time.time(), text))
 
     def update(self, status: dict[str, Any]) -> None:
         self.status = status
@@ -141,8 +124,8 @@ class Chaos(NoDisplay):
             return
         if time.time() < self._quiet_until:
             return  # one disaster at a time, so that each recovery can be timed
-        if self._plan and status["done"] >= self._plan[0][0]:
-            _, strike = self._plan.pop(0)
+        if self.plan and status["done"] >= self.plan[0][0] * status["planned"]:
+            _, strike = self.plan.pop(0)
             self._busy = threading.Thread(target=self._guarded, args=(strike,), daemon=True)
             self._busy.start()
 
@@ -152,34 +135,41 @@ class Chaos(NoDisplay):
         except Exception as error:
             self.report.problems.append(f"{strike.__name__}: {error!r}")
 
-    def _wait_for_reset(self) -> None:
-        """Strike while a reset is in flight."""
+    def _unanswered(self, pids: list[int]) -> int:
+        return sum(int(mark.name.partition("-")[0]) in pids for mark in self.resets.iterdir())
+
+    def _strike(self, what: str, victims: list[dict[str, Any]], pid: int, signal_: signal.Signals = signal.SIGKILL) -> None:
+        """Signal ``pid`` while a reset of one of these actors is in flight."""
+        pids = [a["pid"] for a in victims]
         deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            n = int(self.env.stats()["env"]["resets_in_flight"])
-            if n:
-                self.report.resets_in_flight.append(n)
-                return
-            time.sleep(0.003)
-        self.report.resets_in_flight.append(0)
+        while not self._unanswered(pids) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self._quiet_until = time.time() + FENCE_S + 12
+        os.kill(pid, signal_)
+        at = time.time()
+        self.report.deaths.append(Death(what, at, [a["id"] for a in victims], pids, self._unanswered(pids)))
 
     def _living(self) -> list[dict[str, Any]]:
         return [a for a in self.status["actors"] if a["state"] == "working" and a["pid"] and psutil.pid_exists(a["pid"])]
 
     def kill_actor(self) -> None:
         victim = max(self._living(), key=lambda a: a["in_flight"])
-        self._wait_for_reset()
-        self.report.deaths.append(("actor", time.time(), [victim["id"]]))
-        self._quiet_until = time.time() + FENCE_S + 12
-        os.kill(victim["pid"], signal.SIGKILL)
+        self._strike("actor", [victim], victim["pid"])
 
-    def kill_raylet(self) -> None:
-        pid = self.victim.all_processes["raylet"][0].process.pid
-        own = [a["id"] for a in self._living() if a["node"] == self.victim.node_id]
-        self._wait_for_reset()
-        self.report.deaths.append(("raylet", time.time(), own))
-        self._quiet_until = time.time() + FENCE_S + 12
-        os.kill(pid, signal.SIGKILL)
+    def kill_raylet(self, signal_: signal.Signals = signal.SIGKILL) -> None:
+        self._strike("raylet", self._on_victim(), self.victim.all_processes["raylet"][0].process.pid, signal_)
+
+    def _on_victim(self) -> list[dict[str, Any]]:
+        return [a for a in self._living() if a["node"] == self.victim.node_id]
+
+    def note_peaks(self) -> None:
+        """The server forgets its peaks when it is restarted."""
+        stats = self.env.stats()["env"]
+        self.report.peak_leases = max(self.report.peak_leases, int(stats["peak_leases"]))
+        left = sum(death.resets_in_flight for death in self.report.deaths[self._counted :])
+        self._counted = len(self.report.deaths)
+        self.report.waiting.append((int(stats["peak_resets_waiting"]), left))
+        self.report.held_at_end = int(stats["leases_held"])
 
     def stop_model(self) -> None:
         self.model.kill()
@@ -187,7 +177,7 @@ class Chaos(NoDisplay):
         self.model.start()
 
     def restart_environment(self) -> None:
-        self.report.peak_leases = max(self.report.peak_leases, int(self.env.stats()["env"]["peak_leases"]))
+        self.note_peaks()
         self.env.kill()
         self.env.start()
 
@@ -206,116 +196,69 @@ def config_for(directory: Path, episodes: int, tasks: int, env: Server, model: S
     repeats = episodes // tasks
     split.write_text(json.dumps({"version": "chaos", "splits": {"all": {"task_ids": list(range(tasks)), "persona": True}}}))
     text = CONFIG.format(
-        runs=directory / "runs", split=split, shop=env.url, model=f"{model.url}/v1", marker=directory / "marker", fence=FENCE_S
-    )
+        runs=directory / "runs", split=split, shop=env.url, model=f"{model.url}/v1", marker=directory / "marker",
+        resets=directory / "resets", fence=FENCE_S,
+    )  # fmt: skip
+    (directory / "resets").mkdir()
     path = directory / "chaos.yaml"
     path.write_text(text.replace("repeats: 1", f"repeats: {repeats}"))
     return path
 
 
-def play(command: str | None, episodes: int, tasks: int, directory: Path) -> tuple[Report, list[str]]:
-    """The undisturbed run, then the bad day; -> the report and everything that is not as promised."""
+@contextlib.contextmanager
+def three_nodes() -> Iterator[Any]:
+    """A head without CPUs and two nodes with four each; -> the second of the two."""
     import ray
     from ray.cluster_utils import Cluster
 
-    log = directory / "requests.log"
-    env, model = servers(command, log)
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 150 << 20},
-    )
+    size: dict[str, Any] = {"object_store_memory": 150 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **size})
     try:
-        nodes = [cluster.add_node(num_cpus=4, object_store_memory=150 << 20) for _ in range(2)]
+        nodes = [cluster.add_node(num_cpus=4, **size) for _ in range(2)]
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-        path = config_for(directory, episodes, tasks, env, model)
-        loaded = load_config(path)
-        plan = make_plan(loaded)
-        run(RunRequest(loaded, plan, directory / "runs" / "calm"), NoDisplay())
-        calm = canonical_hash_of_run(RunDirectory(directory / "runs" / "calm"))
-        log.write_bytes(b"")
-        httpx.post(f"{env.url}/stats/reset", timeout=5.0)
-        chaos = Chaos(env, model, cluster, nodes[1], directory / "marker", episodes)
-        began = time.monotonic()
-        outcome = run(RunRequest(loaded, plan, directory / "runs" / "bad", kill_by_pid=False), chaos)
-        report = chaos.report
-        report.outcome, report.seconds = outcome, time.monotonic() - began
-        stats = env.stats()["env"]
-        report.peak_leases = max(report.peak_leases, int(stats["peak_leases"]))
-        report.held_at_end = int(stats["leases_held"])
-        return report, findings(report, directory / "runs" / "bad", log, episodes, calm, chaos.notes)
+        yield nodes[1]
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def bad_run(chaos: Chaos, path: Path, run_dir: Path) -> Report:
+    """Run the configuration with ``chaos`` watching, and fill in its report."""
+    loaded = load_config(path)
+    began = time.monotonic()
+    chaos.report.outcome = run(RunRequest(loaded, make_plan(loaded), run_dir, kill_by_pid=False), chaos)
+    chaos.report.seconds = time.monotonic() - began
+    chaos.note_peaks()
+    return chaos.report
+
+
+def play(command: str | None, episodes: int, tasks: int, directory: Path) -> tuple[Report, Findings]:
+    """The undisturbed run, then the bad day; -> the report and what was found."""
+    log = directory / "requests.log"
+    env, model = servers(command, log)
+    try:
+        with three_nodes() as victim:
+            path = config_for(directory, episodes, tasks, env, model)
+            loaded = load_config(path)
+            run(RunRequest(loaded, make_plan(loaded), directory / "runs" / "calm"), NoDisplay())
+            calm = canonical_hash_of_run(RunDirectory(directory / "runs" / "calm"))
+            log.write_bytes(b"")
+            httpx.post(f"{env.url}/stats/reset", timeout=5.0)
+            chaos = Chaos(env, model, victim, directory)
+            report = bad_run(chaos, path, directory / "runs" / "bad")
+            found = Findings(report, chaos.notes, directory / "runs" / "bad", log)
+            found.exactly_once(episodes)
+            found.same_hash(calm)
+            found.leases()
+            found.deaths(["actor", "raylet", "actor"])
+            found.back_in_time()
+            found.fenced()
+            found.expect(report.blocked is not None, "no loop was blocked")
+            found.expect(len(report.nodes) >= 2, "the actors were on one node")
+            return report, found
+    finally:
         env.kill()
         model.kill()
-
-
-def findings(report: Report, run_dir: Path, log: Path, episodes: int, calm: str, notes: list[str]) -> list[str]:
-    """Everything that is not as promised; empty when all is well."""
-    wrong = list(report.problems)
-    lines = list(iter_traces(RunDirectory(run_dir)))
-    completed = Counter(t["episode_id"] for t in lines if t["status"] == "completed")
-    if len(completed) != episodes or set(completed.values()) != {1}:
-        wrong.append(f"{len(completed)} of {episodes} episodes completed, most often {max(completed.values(), default=0)} times")
-    if canonical_hash_of_run(RunDirectory(run_dir)) != calm:
-        wrong.append("the canonical hash differs from the undisturbed run's")
-    if report.peak_leases > ENV_SLOTS:
-        wrong.append(f"{report.peak_leases} leases at the peak, {ENV_SLOTS} slots")
-    if report.held_at_end:
-        wrong.append(f"{report.held_at_end} leases held at the end")
-    if len(report.nodes) < 2:
-        wrong.append("the actors were on one node")
-    if len(report.deaths) != 3 or not all(report.resets_in_flight):
-        wrong.append(f"deaths {report.deaths}, resets in flight {report.resets_in_flight}")
-    if report.blocked is None:
-        wrong.append("no loop was blocked")
-    wrong += late_dispatches(report, lines) + late_interacts(report, run_dir, log)
-    return wrong
-
-
-def late_dispatches(report: Report, lines: list[dict[str, Any]]) -> list[str]:
-    """Episodes of a dead actor whose next attempt began later than ``fence_s`` + 10 s after the death."""
-    from datetime import datetime
-
-    wrong = []
-    by_episode: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for trace in lines:
-        by_episode[trace["episode_id"]].append(trace)
-    lost = 0
-    for episode_id, traces in by_episode.items():
-        traces.sort(key=lambda t: t["attempt"])
-        for before, after in itertools.pairwise(traces):
-            if (before.get("error") or {}).get("stage") != "lost":
-                continue
-            lost += 1
-            gone = datetime.fromisoformat(before["ended_at"]).timestamp()
-            again = datetime.fromisoformat(after["started_at"]).timestamp()
-            deaths = [at for _, at, _ in report.deaths if at <= gone]
-            if not deaths or again - max(deaths) > FENCE_S + 10:
-                wrong.append(f"{episode_id} ran again {again - max(deaths, default=0.0):.1f} s after the death")
-    if not lost:
-        wrong.append("no attempt was lost")
-    return wrong[:5]
-
-
-def late_interacts(report: Report, run_dir: Path, log: Path) -> list[str]:
-    """Interacts of an actor of the killed raylet later than ``fence_s`` after its last renewal (which the driver's last ping bounds)."""
-    ours: dict[str, str] = {}
-    for line in (run_dir / "leases.jsonl").read_bytes().splitlines():
-        record = orjson.loads(line)
-        if record["kind"] == "held":
-            ours[record["lease"][2]] = record["actor"]
-    wrong = []
-    for what, at, actor_ids in report.deaths:
-        if what != "raylet":
-            continue
-        # the death is seen within 4 s; a ping may have been on its way for 5 s more
-        limit = at + 9.0 + FENCE_S
-        for line in log.read_text().splitlines():
-            when, action, _, lease_id, _ = line.split()
-            if action == "interact" and ours.get(lease_id) in actor_ids and float(when) > limit:
-                wrong.append(f"interact of {ours[lease_id]} {float(when) - at:.1f} s after its raylet's end")
-    return wrong[:5]
 
 
 def main() -> int:
@@ -326,13 +269,25 @@ def main() -> int:
     options = parser.parse_args()
     tasks = options.tasks or (40 if options.mock_command is None else options.episodes)
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
-    report, wrong = play(options.mock_command, options.episodes, tasks, directory)
+    report, found = play(options.mock_command, options.episodes, tasks, directory)
+    print(json.dumps(shown(report, found) | {"directory": str(directory)}))
+    return 1 if found.wrong else 0
+
+
+def shown(report: Report, found: Findings) -> dict[str, Any]:
+    """One object for a reader."""
     attempts = (report.outcome.summary or {}).get("attempts", {}) if report.outcome else {}
-    shown = {k: attempts.get(k) for k in ("lines", "failed_lines", "by_kind", "lost", "model_retries")}
-    print(json.dumps({"seconds": round(report.seconds, 1), "deaths": [d[0] for d in report.deaths], "nodes": len(report.nodes),
-                      "resets_in_flight": report.resets_in_flight, "peak_leases": report.peak_leases, "held": report.held_at_end,
-                      "attempts": shown, "wrong": wrong, "directory": str(directory)}))  # fmt: skip
-    return 1 if wrong else 0
+    return {
+        "seconds": round(report.seconds, 1),
+        "nodes": len(report.nodes),
+        "deaths": [{"what": d.what, "actors": len(d.actor_ids), "resets_in_flight": d.resets_in_flight} for d in report.deaths],
+        "peak_leases": report.peak_leases,
+        "resets_waiting_and_left_by_the_dead": report.waiting,
+        "held": report.held_at_end,
+        "attempts": {k: attempts.get(k) for k in ("lines", "failed_lines", "by_kind", "lost", "model_retries")},
+        "figures": found.figures,
+        "wrong": found.wrong,
+    }
 
 
 if __name__ == "__main__":
