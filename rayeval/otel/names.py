@@ -1,0 +1,111 @@
+"""Every span, attribute and event name that leaves this process: the OpenTelemetry GenAI conventions (all "development", as of core
+conventions 1.42), and ``rayeval.*`` for what they have no word for. Nothing else in the code spells a name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# ---- operations: the value of ``gen_ai.operation.name`` and the first word of a span's name --------------------------------------------
+OPERATION_WORKFLOW: Final = "invoke_workflow"
+OPERATION_AGENT: Final = "invoke_agent"
+OPERATION_CHAT: Final = "chat"
+OPERATION_TOOL: Final = "execute_tool"
+
+# ---- gen_ai.* ---------------------------------------------------------------------------------------------------------------------------
+OPERATION_NAME: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+WORKFLOW_NAME: Final = "gen_ai.workflow.name"
+AGENT_NAME: Final = "gen_ai.agent.name"
+AGENT_ID: Final = "gen_ai.agent.id"
+AGENT_VERSION: Final = "gen_ai.agent.version"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_SEED: Final = "gen_ai.request.seed"
+REQUEST_STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
+OUTPUT_TYPE: Final = "gen_ai.output.type"
+
+RESPONSE_ID: Final = "gen_ai.response.id"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+
+USAGE_INPUT: Final = "gen_ai.usage.input_tokens"
+USAGE_OUTPUT: Final = "gen_ai.usage.output_tokens"
+USAGE_CACHE_READ: Final = "gen_ai.usage.cache_read.input_tokens"
+USAGE_CACHE_CREATION: Final = "gen_ai.usage.cache_creation.input_tokens"
+USAGE_REASONING: Final = "gen_ai.usage.reasoning.output_tokens"
+
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+
+# content, opt-in only
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+
+EVENT_EVALUATION: Final = "gen_ai.evaluation.result"
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_VALUE: Final = "gen_ai.evaluation.score.value"
+EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"
+
+CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+# ---- general ----------------------------------------------------------------------------------------------------------------------------
+ERROR_TYPE: Final = "error.type"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+SERVICE_NAME: Final = "service.name"
+SERVICE_VERSION: Final = "service.version"
+EVENT_EXCEPTION: Final = "exception"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+
+# ---- rayeval.* --------------------------------------------------------------------------------------------------------------------------
+RUN_ID: Final = "rayeval.run.id"
+RUN_NAME: Final = "rayeval.run.name"
+RUN_INVOCATION: Final = "rayeval.run.invocation"
+RUN_EXIT_CODE: Final = "rayeval.run.exit_code"
+RUN_REASON: Final = "rayeval.run.reason"
+RUN_PLANNED: Final = "rayeval.run.planned"
+RUN_REUSED: Final = "rayeval.run.reused"
+RUN_DONE: Final = "rayeval.run.done"
+RUN_FAILED: Final = "rayeval.run.failed"
+PLAN_FINGERPRINT: Final = "rayeval.plan.fingerprint"
+EPISODE_ID: Final = "rayeval.episode.id"
+EPISODE_SEED: Final = "rayeval.episode.seed"
+EPISODE_STATUS: Final = "rayeval.episode.status"
+ATTEMPT: Final = "rayeval.attempt"
+SPLIT: Final = "rayeval.split"
+TASK_ID: Final = "rayeval.task.id"
+SAMPLE_ID: Final = "rayeval.sample.id"
+TERMINATION: Final = "rayeval.termination"
+REWARD: Final = "rayeval.reward"
+STEPS: Final = "rayeval.steps"
+PROTOCOL_ERRORS: Final = "rayeval.protocol_errors"
+COST: Final = "rayeval.cost.amount"
+COST_CURRENCY: Final = "rayeval.cost.currency"
+ENVIRONMENT_URL: Final = "rayeval.environment.url"
+ENVIRONMENT_VERSION: Final = "rayeval.environment.version"
+ERROR_STAGE: Final = "rayeval.error.stage"
+ERROR_RETRYABLE: Final = "rayeval.error.retryable"
+CLEANUP_FAILED: Final = "rayeval.cleanup_failed"
+STEP_INDEX: Final = "rayeval.step.index"
+RETRIES: Final = "rayeval.model.retries"
+RETRY_CAUSES: Final = "rayeval.model.retry_causes"
+RESAMPLED: Final = "rayeval.model.resampled"
+PROTOCOL_ERROR: Final = "rayeval.protocol_error"
+POLICY_FAILURE: Final = "rayeval.policy_failure"
+ACTION_VALID: Final = "rayeval.action.valid"
+TIMING: Final = "rayeval.timing"
+"""Where a span's times come from: ``measured``; ``duration_measured`` (the start follows from what came before); ``derived``."""
+MESSAGES_CUT: Final = "rayeval.content.messages_cut"
+"""How many of the oldest messages were left out of ``gen_ai.input.messages``."""
