@@ -30,6 +30,7 @@ import ray
 from ray.exceptions import RayError
 
 from actors.burial import release_leases
+from actors.nodes import placed_without_cpu
 from actors.recovery import living_capacities
 from actors.sharing import RunShares
 from rayeval.config import Config
@@ -400,8 +401,8 @@ def _find_or_start() -> Any:
         namespace=NAMESPACE,
         lifetime="detached",
         get_if_exists=True,
-        num_cpus=0,  # it needs none, and may well land on the head, with which everything ends
         max_restarts=0,  # its runs start another
         max_task_retries=0,
         max_concurrency=256,
+        **placed_without_cpu(),
     ).remote()

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from actors.broker import MODEL, Answer, BrokerGoneError, BrokerLink, Report, RunSpec
-from rayeval.schemas import Lease
+from rayeval.schemas import JsonObject, Lease
+from rayeval.transport import public_url
 
 if TYPE_CHECKING:
     from actors.pool import RolloutPool
@@ -118,6 +119,14 @@ class BrokerClient:
             self.others = (await self._link.sync(report, _CALL_S)).others
         except BrokerGoneError as error:
             pool.note("debug", f"the slot broker was not told of the end: {error}")
+
+    def picture(self) -> JsonObject:
+        """For ``status.json``: quotas in force by server or model endpoint, slots that others hold, seconds of silence of the broker."""
+        return {
+            "quota": {public_url(name.removeprefix(MODEL)): quota for name, quota in self._quotas.items()},
+            "others": {public_url(server): n for server, n in self.others.items()},
+            "silent_s": round(time.monotonic() - self._answered_at, 1),
+        }
 
     # ---- reports ------------------------------------------------------------------------------------------------------------------
 

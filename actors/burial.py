@@ -5,6 +5,9 @@ Declared dead is not dead: after its raylet's end an actor's process may run on.
 * in the driver's own process (``LocalHandle``) its right ended with its handle, and there is nothing to kill;
 * elsewhere, ``fence_s`` after the last moment a renewal can have reached it, it has stopped by itself (``freshness.py``).
 Only then are its leases released and its jobs run again.
+
+Whose deed was it? A job that is lost twice with its actor is suspected of ending it. Actors that die at one moment, and those of a node
+that is gone, were ended by something else.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import psutil
 
 from rayeval.environments import Environment
 from rayeval.schemas import Lease
 from rayeval.store import process_space as process_space
+
+if TYPE_CHECKING:
+    from actors.member import Member
 
 _KILL_WAIT_S = 10.0
 _RELEASE_S = 30.0
@@ -57,6 +64,14 @@ async def fence(*, here: bool, pid: int, start_time: float, last_renewal: float,
     if here and await kill_process(pid, start_time):
         return
     await asyncio.sleep(max(0.0, last_renewal + fence_s + margin_s - time.monotonic()))
+
+
+def in_company(member: Member, others: Iterable[Member], within_s: float) -> bool:
+    """Whether another actor was declared dead within ``within_s`` of this one."""
+    died_at = member.died_at
+    if died_at is None:
+        return False
+    return any(m is not member and m.died_at is not None and abs(m.died_at - died_at) <= within_s for m in others)
 
 
 async def release_leases(environment: Environment, leases: Iterable[Lease], on_ended: Callable[[Lease], None]) -> list[Lease]:

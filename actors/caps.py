@@ -43,12 +43,16 @@ class Caps:
         self.knows_before = before is not None
         self._started = time.monotonic() if started is None else started
         self._told = False
+        self._drained: tuple[str, str] | None = None
+        """The cap that drained the run, and the reason that was given."""
 
     def refuse_if_reached(self) -> None:
         """Before anything is started. Raises RefusedError when earlier invocations have used up a cap."""
         reached = self._used_up(self.before)
         if reached is not None:
-            raise RefusedError(f"{reached} by earlier invocations of this run; raise the cap, or set it to null, to go on")
+            raise RefusedError(
+                f"{self._in_words(reached, self.before)} by earlier invocations of this run; raise the cap, or set it to null, to go on"
+            )
 
     def tokens(self, ledger: Ledger) -> Counter[str]:
         """Tokens of the run so far, by kind."""
@@ -65,20 +69,34 @@ class Caps:
         self._see_usage(pool)
         if not pool.queue.waiting and not any(m.last.queued for m in pool.members.values() if m.alive and m.last):
             return  # nothing is left to be stopped from starting
-        reached = self._used_up(self.tokens(pool.ledger))
+        tokens = self.tokens(pool.ledger)
+        reached = self._used_up(tokens)
         if reached is not None:
-            pool.drain(reached, ExitCode.REFUSED)
+            self._drained = reached, self._in_words(reached, tokens)
+            pool.drain(self._drained[1], ExitCode.REFUSED)
+
+    def reason_at_end(self, reason: str | None, ledger: Ledger) -> str | None:
+        """``reason``, why the run has ended; where that is a cap, with what was used in the end: what was in flight came on top."""
+        if self._drained is None or reason != self._drained[1]:
+            return reason
+        return f"{reason}, and {self._used(self._drained[0], self.tokens(ledger))} with the episodes that were in flight"
 
     def _used_up(self, tokens: Mapping[str, int]) -> str | None:
-        """Which cap is reached, in words."""
-        used = tokens.get("tokens", 0)
-        if self.max_tokens_total is not None and used >= self.max_tokens_total:
-            return f"execution.max_tokens_total = {self.max_tokens_total} is reached: {used} tokens are used"
-        if self.max_cost is not None and self.prices is not None:
-            cost = self.prices.of(tokens)
-            if cost >= self.max_cost:
-                return f"execution.max_cost = {self.max_cost:g} is reached: {money(cost, self.prices.currency)} are used"
+        """Which cap is reached."""
+        if self.max_tokens_total is not None and tokens.get("tokens", 0) >= self.max_tokens_total:
+            return "max_tokens_total"
+        if self.max_cost is not None and self.prices is not None and self.prices.of(tokens) >= self.max_cost:
+            return "max_cost"
         return None
+
+    def _in_words(self, cap: str, tokens: Mapping[str, int]) -> str:
+        value = getattr(self, cap)
+        return f"execution.{cap} = {value if isinstance(value, int) else format(value, 'g')} is reached: {self._used(cap, tokens)} are used"
+
+    def _used(self, cap: str, tokens: Mapping[str, int]) -> str:
+        if cap == "max_cost" and self.prices is not None:
+            return money(self.prices.of(tokens), self.prices.currency)
+        return f"{tokens.get('tokens', 0)} tokens"
 
     def _see_usage(self, pool: RolloutPool) -> None:
         """A cap on what nobody counts would never be reached: say so once."""

@@ -15,9 +15,12 @@ from typing import NamedTuple
 import psutil
 import ray
 
+from actors.nodes import living_nodes, whole_cpus
 from rayeval.exceptions import PlacementError
 
 _CONNECT_S = 5.0
+RECONNECT_S = 600
+"""How long Ray lets this process be without the head before it ends the process. Ray's own 60 are too few for a run to end in order."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OBJECT_STORE_BYTES = 256 << 20
 """Replies are about 1 MB and fetched at once: a few for each actor are ever alive."""
@@ -34,6 +37,7 @@ def prepare_environment() -> None:
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     # Ray's own 15 leaves an actor a thirtieth of a core beside any other busy process, and its loop late by seconds
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(RECONNECT_S))
 
 
 class Joined(NamedTuple):
@@ -111,18 +115,21 @@ def _see(address: str) -> None:
 
 
 def free_cpus() -> int:
-    """CPUs that actors may take."""
-    return max(1, int(ray.available_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    """CPUs that actors may take, at least 1."""
+    return max(1, unclaimed_cpus())
 
 
 def unclaimed_cpus() -> int:
-    """CPUs that nothing has taken; blocks until the cluster answers."""
-    return int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+    """Whole CPUs of single nodes that nothing has taken; blocks until the cluster answers."""
+    return whole_cpus(living_nodes())
 
 
 def import_paths() -> tuple[str, ...]:
     """Directories from which a user's classes are imported in this process, for its actors."""
-    return tuple(dict.fromkeys([os.getcwd(), *(p for p in sys.path if p and os.path.isdir(p))]))
+    paths = [p for p in sys.path if p and os.path.isdir(p)]
+    with contextlib.suppress(FileNotFoundError):  # on a shared machine a job's working directory may be unpacked anew under its feet
+        paths.insert(0, os.getcwd())
+    return tuple(dict.fromkeys(paths))
 
 
 def job_id() -> str | None:

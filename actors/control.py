@@ -125,11 +125,16 @@ class Control:
         return text, {"episodes": len(ids), "cancelled": found, "dispatched": stopping, "waiting": left_out, "over": over}
 
     def _of_tasks(self, text: str | None) -> Iterator[str]:
-        """Ids of all episodes of tasks ``12,40-60``. Raises InputError for a single id, or a range, without a task of the plan."""
+        """Ids of all episodes of tasks ``12,40-60``. Raises InputError for an id that is not in the plan, and for a range that holds no
+        task of the plan or reaches beyond its first or last one: who names what is not there may mean another run."""
         if text is None:
             return
         wanted: set[int] = set()
+        first, last = min(self._plan.task_ids), max(self._plan.task_ids)
         for low, high in task_ranges(text):
+            if low < high and (low < first or high > last):
+                hint = f"reaches beyond the plan of this run, whose tasks lie between {first} and {last}"
+                raise InputError("--task", f"{low}-{high}", hint)
             inside = [task_id for task_id in self._plan.task_ids if low <= task_id <= high]
             if not inside:
                 raise InputError("--task", str(low) if low == high else f"{low}-{high}", "no such task in the plan of this run")

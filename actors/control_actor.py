@@ -1,7 +1,8 @@
 """The mailbox of a run on a cluster without a shared file system: a named actor that the run's job owns.
 
-It has the two sides of the mailbox in a run's directory (``rayeval.mailbox``) and nothing else: ``post`` for who steers, ``take`` and
-``answer`` for the driver. A request is given out once; one that nobody took in time is withdrawn. The actor ends with its job.
+It has the two sides of the mailbox in a run's directory (``rayeval.mailbox``): ``post`` for who steers, ``take`` and ``answer`` for the
+driver. A request is given out once; one that nobody took in time is withdrawn. Beside it lies the run's newest status: ``publish`` for the
+driver, ``status`` for who watches (``actors.far_status``). The actor ends with its job.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +19,21 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import cluster
+from actors.nodes import placed_without_cpu
 from rayeval.control import ControlRequest, read_reply, refusal, request_of
 from rayeval.exceptions import InputError, RefusedError
 from rayeval.schemas import JsonObject
 
 NAMESPACE = "rayeval"
-_CPUS = 0.001
-"""Never 0: an actor without CPUs lands on the head."""
 _TAKE_S = 10.0
 _ANSWER_S = 5.0
 _RETRY_S = 10.0
+_PUBLISH_S = 10.0
+_FAREWELL_S = 2.0
+_WATCHERS = 64
+"""Who watch and wait for news; more get what there is at once."""
+_HANDOVER_S = 0.5
+"""Time for the last status to reach those who wait for it, before the actor ends."""
 _SLACK_S = 10.0
 _WAITING = 256
 """Requests that may wait; more are refused."""
@@ -45,9 +52,17 @@ class ControlBox:
         self._requests: deque[JsonObject] = deque()
         self._arrived = asyncio.Event()
         self._replies: dict[str, asyncio.Future[JsonObject]] = {}
+        self._status: JsonObject | None = None
+        self._published_at = 0.0
+        self._published = asyncio.Condition()
+        self._number = 0
+        self._watching = 0
+        self._closed = False
 
     async def post(self, request: JsonObject, timeout_s: float) -> JsonObject:
         """-> the driver's reply; or ``{"withdrawn": true}``, ``{"taken": true}`` when there was none in time."""
+        if self._closed:
+            return {"ended": True}
         if len(self._replies) >= _WAITING or request["id"] in self._replies:
             return {"withdrawn": True}
         reply: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
@@ -82,18 +97,47 @@ class ControlBox:
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
 
+    async def close(self) -> None:
+        """Take no more requests; the status can still be asked for."""
+        self._closed = True
+
+    async def publish(self, status: JsonObject) -> int:
+        """Take the run's newest status. -> how many were waiting for it."""
+        self._status, self._published_at = status, time.monotonic()
+        async with self._published:
+            self._number += 1
+            self._published.notify_all()
+            return self._watching
+
+    async def status(self, after: int, wait_s: float) -> JsonObject:
+        """``{"number", "status", "age_s"}`` as soon as there is a status newer than number ``after``, else the newest after ``wait_s``.
+
+        ``age_s`` counts from its arrival on one clock, so that no two clocks have to agree; ``status`` is null before the first one."""
+        self._watching += 1
+        try:
+            async with asyncio.timeout(wait_s if self._watching <= _WATCHERS else 0.0), self._published:
+                await self._published.wait_for(lambda: self._number > after)
+        except TimeoutError:
+            pass
+        finally:
+            self._watching -= 1
+        age = time.monotonic() - self._published_at if self._status is not None else None
+        return {"number": self._number, "status": self._status, "age_s": age}
+
 
 _RemoteControlBox: Any = ray.remote(ControlBox)
 
 
 class ClusterMailbox:
-    """The driver's side: a ``rayeval.mailbox.Mailbox`` fed by a task of its own. ``aclose`` ends it."""
+    """The driver's side: a ``rayeval.mailbox.Mailbox`` fed by a task of its own. ``aclose`` ends that; the actor lives until ``farewell``,
+    ``kill`` or the end of the job, so that who watches hears how the run ended."""
 
     def __init__(self, run: str, note: Callable[[str, str], None]) -> None:
         self._run, self._note = run, note
         self._actor: Any = None
         self._taken: deque[ControlRequest] = deque()
         self._answers: set[asyncio.Task[None]] = set()
+        self._publishing: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._serve(), name="control")
 
     def poll(self) -> list[ControlRequest]:
@@ -109,7 +153,7 @@ class ClusterMailbox:
         task.add_done_callback(self._answers.discard)
 
     async def aclose(self) -> None:
-        """Refuse what waits, and end the actor. Bounded."""
+        """Refuse what waits. Bounded."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -118,16 +162,46 @@ class ClusterMailbox:
         if self._answers:
             await asyncio.wait(self._answers, timeout=_ANSWER_S)
         if self._actor is not None:
-            with contextlib.suppress(RayError):
-                ray.kill(self._actor, no_restart=True)
+            with contextlib.suppress(RayError, TimeoutError):
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._actor.close.remote()
+
+    def publish(self, status: JsonObject) -> None:
+        """Send the newest status on its way. One is under way at most: a cluster that does not keep up misses some."""
+        if self._actor is not None and (self._publishing is None or self._publishing.done()):
+            self._publishing = asyncio.get_running_loop().create_task(self._publish(self._actor, status), name="publish")
+
+    async def farewell(self, status: JsonObject) -> None:
+        """Send the last status, let those who wait for it have it, and end the actor. Bounded; raises nothing."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+        if self._actor is not None:
+            with contextlib.suppress(RayError, TimeoutError):
+                async with asyncio.timeout(_FAREWELL_S):
+                    if await self._actor.publish.remote(status):
+                        await asyncio.sleep(_HANDOVER_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the actor, if there is one and the cluster still is; idempotent."""
+        actor, self._actor = self._actor, None
+        if actor is not None and ray.is_initialized():
+            with contextlib.suppress(RayError, ValueError):
+                ray.kill(actor, no_restart=True)
+
+    async def _publish(self, actor: Any, status: JsonObject) -> None:
+        with contextlib.suppress(RayError, TimeoutError):  # the next one says more
+            async with asyncio.timeout(_PUBLISH_S):
+                await actor.publish.remote(status)
 
     async def _serve(self) -> None:
         told = False
         while True:
             try:
                 if self._actor is None:
+                    placed = await asyncio.to_thread(placed_without_cpu)  # asks the head, which may take its time
                     self._actor = _RemoteControlBox.options(
-                        name=actor_name(self._run), namespace=NAMESPACE, num_cpus=_CPUS, max_restarts=0, max_concurrency=_WAITING + 8
+                        name=actor_name(self._run), namespace=NAMESPACE, max_restarts=0, max_concurrency=_WAITING + 8, **placed
                     ).remote()
                 async with asyncio.timeout(_TAKE_S + _SLACK_S):
                     requests = await self._actor.take.remote(_TAKE_S)
@@ -179,6 +253,8 @@ def send_over_cluster(address: str, run: str, request: ControlRequest, timeout_s
     finally:
         if joined.ours:
             cluster.leave()
+    if reply.get("ended"):
+        raise RefusedError(f"{run} is ending and takes no more requests")
     if reply.get("withdrawn"):
         raise RefusedError(f"{run} did not answer within {timeout_s:g} s; the request was withdrawn, nothing was done")
     if reply.get("taken"):

@@ -58,6 +58,8 @@ class Dispatcher:
         self._endpoint_load: Counter[str] = Counter(dict.fromkeys(endpoints, 0))
         self._endpoint_ceilings: dict[str, int] = {}
         self._pause_until: dict[str, float] = {}
+        self.endpoint_retries: dict[str, Counter[str]] = {}
+        """Retries by cause of the attempts given to each endpoint, those that went on at another one included."""
         self.endpoint_weights: dict[str, float] = {}
         """How much each endpoint bears beside the others (adaptive concurrency); empty: all alike."""
 
@@ -71,6 +73,15 @@ class Dispatcher:
     def endpoint_freed(self, endpoint: str) -> None:
         """An episode of ``endpoint`` has ended."""
         self._endpoint_load[endpoint] -= 1
+
+    def count_retries(self, endpoint: str, retries: Mapping[str, int] | None) -> None:
+        """Retries by cause that a finished attempt of ``endpoint`` tells of."""
+        if retries:
+            self.endpoint_retries.setdefault(endpoint, Counter()).update(retries)
+
+    def pause_left(self, endpoint: str) -> float:
+        """Seconds left of a pause that ``endpoint`` asked for; 0: none."""
+        return max(0.0, self._pause_until.get(endpoint, 0.0) - time.monotonic())
 
     def set_ceiling(self, endpoint: str, episodes: int) -> None:
         """Bound the episodes of this run at a model endpoint; those beyond a lowered bound go on to their ends."""

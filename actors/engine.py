@@ -27,8 +27,9 @@ from actors.broker_client import BrokerClient
 from actors.dealing import Dealer
 from actors.governors import Governor
 from actors.handles import ActorHandle, LocalHandle, RayHandle
+from actors.head_watch import head_watch
 from actors.lag import LoopLag
-from actors.ledger import Ledger, described
+from actors.ledger import Ledger
 from actors.messages import ActorSpec
 from actors.pool import PoolSettings, RolloutPool
 from actors.preflight import check_classes, reach_all
@@ -38,6 +39,8 @@ from actors.request import RunOutcome, RunRequest
 from actors.scaling import Scaling
 from actors.signals import StopSignals
 from actors.steering import Steering
+from actors.telling import Telling
+from actors.tracing import check_extra
 from rayeval.demo import DemoServers, start_demo
 from rayeval.display import RunDisplay
 from rayeval.environments import Environment, load_environment
@@ -54,7 +57,6 @@ from rayeval.store import (
     load_resume_index,
     repair_torn_tail,
     write_launch,
-    write_status,
 )
 from rayeval.summary import summarize_run
 
@@ -62,7 +64,6 @@ __all__ = ["RunOutcome", "RunRequest", "run"]
 
 RESETS_PER_S = 200.0
 """Resets that a server which does not keep up may get in a second, over all actors (``ResetPacer``)."""
-_STATUS_EVERY_S = 1.0
 
 
 def run(request: RunRequest, display: RunDisplay) -> RunOutcome:
@@ -80,15 +81,16 @@ class _Engine:
     """One invocation."""
 
     def __init__(self, request: RunRequest, display: RunDisplay, signals: StopSignals) -> None:
-        self._request, self._display, self._signals = request, display, signals
+        self._request, self._signals = request, signals
         self._config = request.loaded.config
         self._plan = request.plan
         self._run_dir = RunDirectory(request.run_dir)
+        self._telling = Telling(self._run_dir, self._config, display)
+        self._display, self._note = self._telling.display, self._telling.note
         self._stack = contextlib.ExitStack()
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._pinned = EnvironmentIdentity()
         self._unaccounted: dict[str, int] = {}
-        self._notes: list[str] = []
         self._shared = False
         """Whether other jobs may be on the same cluster."""
         self._broker: BrokerClient | None = None
@@ -104,6 +106,7 @@ class _Engine:
 
     def run(self) -> RunOutcome:
         plan, config = self._plan, self._config
+        check_extra(config)
         if self._request.address is None and "RAY_ADDRESS" not in os.environ:
             check_classes(config, plan.persona)  # on a cluster the key may be where the actors are
         manifest = manifest_of(plan, self._request.loaded)
@@ -122,13 +125,15 @@ class _Engine:
         if not self._run_dir.manifest.exists():
             self._run_dir.write_manifest(manifest)
         loaded = self._request.loaded
-        write_launch(
+        launch = write_launch(
             self._run_dir,
             config_text=loaded.text,
             resolved=config.model_dump(mode="json"),
             origins=loaded.origins,
             argv=self._request.argv,
         )
+        self._telling.open_files(launch)
+        self._stack.callback(self._telling.logs.close)
         torn = repair_torn_tail(self._run_dir)
         if torn:
             self._note("warning", f"{torn} bytes of an unfinished line were cut off and kept in {self._run_dir.torn.name}")
@@ -147,7 +152,8 @@ class _Engine:
             only_failed=self._request.retry_failed,
             quarantined=() if self._request.retry_quarantined else tuple(index.quarantined),
         )
-        self._progress = Progress(self._run_dir.name, plan.job_count, queue, self._started_at)
+        self._progress = Progress(self._run_dir.name, plan.job_count, queue, self._started_at, self._telling.notes)
+        self._telling.begin(self._progress, self._steering.publish)
         self._display.start(
             {
                 "run": self._run_dir.name,
@@ -165,19 +171,23 @@ class _Engine:
         if queue.over:
             asyncio.run(self._write_shards(None))
             return self._end(None, None, index)
+        self._telling.start_tracing(plan, self._lock.epoch)
         self._steering.read_caps(resuming=index.lines > 0)
         self._progress.prices = self._steering.caps.prices
         servers, endpoints = self._endpoints()
         actors = self._actor_count()
         asyncio.run(reach_all(self._config, servers, endpoints))  # before Ray: a port with nothing behind it is told at once
         if not self._request.show:
-            self._tell_status("starting")
+            self._telling.tell("starting")
             self._note("info", "starting Ray")
             self._stack.enter_context(contextlib.redirect_stdout(cluster.RayTalk(self._note)))
             joined = cluster.join(self._request.address, actors)
             if joined.ours:
                 self._stack.callback(cluster.leave)
                 self._signals.before_exit = cluster.kill_local
+            self._stack.callback(self._telling.logs.settle)
+            self._telling.on_ray()
+            self._stack.callback(self._telling.leave_ray)
             self._note("debug", f"on {joined.words}")
             self._shared = not joined.private
             actors = self._actor_count(cluster.free_cpus())
@@ -246,6 +256,8 @@ class _Engine:
         chosen += self._steering.governors(ledger, found)
         if found is not None:
             chosen.append(found)
+        if not self._request.show and (head := head_watch(private=not self._shared)) is not None:
+            chosen.append(head)
         if execution.actors == "auto" and not self._request.show:
             chosen.append(Scaling(cluster.unclaimed_cpus, per_actor=EPISODES_PER_ACTOR if adaptive else None))
         return chosen
@@ -290,6 +302,7 @@ class _Engine:
                 on_note=self._note,
                 on_fatal=lambda error: pool.fatal(error) if pool is not None else None,
             )
+            self._telling.attach(ledger, log, servers, endpoints)
 
             def make_spec(actor_id: str, slots: int) -> ActorSpec:
                 return ActorSpec(
@@ -309,7 +322,7 @@ class _Engine:
                 )
 
             def spawn(spec: ActorSpec) -> ActorHandle:
-                return LocalHandle(spec, self._display.event) if self._request.show else RayHandle(spec)
+                return LocalHandle(spec, self._display.event) if self._request.show else self._telling.logs.watch(spec, RayHandle(spec))
 
             pool = RolloutPool(
                 PoolSettings(
@@ -334,11 +347,13 @@ class _Engine:
             )
             for endpoint in endpoints if execution.model_slots else ():
                 pool.dispatch.set_ceiling(endpoint, execution.model_slots or 0)
+            pool.admission.slots.update({c.server: c.slots for c in agreeing})
             if self._broker is not None:
                 self._broker.attach(pool)
+            self._progress.broker = self._broker
             self._signals.listen(loop, lambda number: pool.drain(f"{number.name} was received", ExitCode(128 + number)))
             self._progress.attach(pool, ledger)
-            status = asyncio.create_task(self._report())
+            status = asyncio.create_task(self._telling.report())
             try:
                 await pool.run()
             finally:
@@ -358,9 +373,12 @@ class _Engine:
                     await environment.aclose()
             await self._steering.aclose()
             journal.close()
-        exit_code, reason = pool.exit_code, pool.reason
+        exit_code, reason = pool.exit_code, self._steering.caps.reason_at_end(pool.reason, ledger)
+        self._telling.tell("closing")
         await self._write_shards(exit_code)
-        return self._end(exit_code, reason, index)
+        outcome = self._end(exit_code, reason, index)
+        await self._steering.farewell(outcome.status)
+        return outcome
 
     async def _clear_before(self, environment: Environment, journal: LeaseJournal) -> None:
         found = await recovery.recover(environment, self._run_dir, journal, self._config.execution.fence_s, self._note)
@@ -409,23 +427,6 @@ class _Engine:
         if not agreeing:
             raise RefusedError(f"environment: no server is of the version the run began with ({said}); give another experiment.name")
 
-    async def _report(self) -> None:
-        """Tell the status each second. A status that cannot be told is a defect, and yet no reason to end the run."""
-        told = False
-        while True:
-            await asyncio.sleep(_STATUS_EVERY_S)
-            try:
-                self._tell_status("running")
-            except Exception as error:
-                if not told:
-                    self._note("error", f"the status could not be told: {described(error)}")
-                told = True
-
-    def _tell_status(self, state: str) -> None:
-        current = self._progress.status(state)
-        write_status(self._run_dir, current)
-        self._display.update(current)
-
     async def _write_shards(self, exit_code: ExitCode | None) -> None:
         """Where ``execution.shards`` asks for them, and neither a signal nor the machine ended the run."""
         if self._signals.received is not None or exit_code in (ExitCode.STOPPED, ExitCode.INTERNAL):
@@ -440,6 +441,8 @@ class _Engine:
 
     def _end(self, exit_code: ExitCode | None, reason: str | None, index: ResumeIndex) -> RunOutcome:
         extras: JsonObject = {"unaccounted_leases": self._unaccounted} if self._unaccounted else {}
+        if (spans := self._telling.flush_tracing()) is not None:
+            extras["tracing"] = spans
         summary: JsonObject | None = None
         try:
             summary = summarize_run(self._run_dir, extras)
@@ -461,22 +464,11 @@ class _Engine:
                     ExitCode.REFUSED,
                     f"{self._progress.cancelled} episodes were cancelled by request; the same command runs them",
                 )
-        status = self._progress.status("ended") | {"exit_code": int(exit_code), "reason": reason}
-        write_status(self._run_dir, status)
+        status = self._telling.end(exit_code, reason, self._unaccounted)
         outcome = RunOutcome(exit_code, reason, self._run_dir.path, summary, status)
         self._display.end({"exit_code": int(exit_code), "reason": reason, "summary": summary, "status": status})
         return outcome
 
     def _end_by_error(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """An error leaves ``run``: no status goes on saying that the run lives, and the display lets go of the terminal."""
-        if error is None:
-            return
-        code, reason = ExitCode.INTERNAL, f"an internal error ({type(error).__name__})"
-        if isinstance(error, RayevalError):
-            code, reason = error.exit_code, str(error)
-        status = self._progress.status("ended") | {"exit_code": int(code), "reason": reason}
-        write_status(self._run_dir, status)
-        self._display.end({"exit_code": int(code), "reason": reason, "summary": None, "status": status})
-
-    def _note(self, level: str, text: str) -> None:
-        self._display.note(level, text)
+        if error is not None:
+            self._telling.end_by_error(error)

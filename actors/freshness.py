@@ -20,6 +20,8 @@ from rayeval.exceptions import FencedError
 EXIT_AFTER_S = 12.0
 """Time for the work loop to cancel and release after a lapse, in seconds."""
 _WATCH_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.05
+"""A parent that is gone is seen so soon by whoever acts: asking for it is a call of the kernel."""
 _ORPHANED = "its parent process is gone"
 
 
@@ -34,6 +36,7 @@ class Freshness:
         self._stopped = threading.Event()
         self._parent = os.getppid()
         self._watch_parent = False
+        self._look_at = 0.0
         self._thread: threading.Thread | None = None
 
     @property
@@ -55,8 +58,10 @@ class Freshness:
 
     def check(self) -> None:
         """Raises FencedError once the right has lapsed. Called right before each request that acts on the environment."""
-        if self._watch_parent and os.getppid() != self._parent and self._lapsed is None:
-            self._lapsed = _ORPHANED
+        if self._watch_parent and (now := self._clock()) >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            if os.getppid() != self._parent and self._lapsed is None:
+                self._lapsed = _ORPHANED
         reason = self.lapsed
         if reason is not None:
             raise FencedError(f"this actor may no longer act: {reason}")

@@ -7,6 +7,7 @@ Shipped here: ``Admission`` (how many slots of each server are this run's, and s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from actors.pool import RolloutPool
 
 ASK_EVERY_S = 10.0
+_LOOK_AGAIN_S = 2.0
 _REPORT_LAG_S = 0.1
 """A lease that a server counts is known here about so much later."""
 
@@ -92,13 +94,24 @@ class Admission:
         self._asked_at = now
         pool.start(self._ask(pool), "admission")
 
+    async def look_again(self, pool: RolloutPool) -> None:
+        """Look at the servers' free slots before those of a dead actor are dealt again; bounded, for a server may be away."""
+        self._asked_at = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                await self._ask(pool)
+
     async def _ask(self, pool: RolloutPool) -> None:
+        before = set(pool.held())
         capacities = await living_capacities(pool.environment, self._observed)
         await asyncio.sleep(_REPORT_LAG_S)
-        held = Counter(lease.server for lease in pool.held())
+        after = set(pool.held())
+        surely, perhaps = (Counter(lease.server for lease in leases) for leases in (before & after, before | after))
         for server, slots, free, _ in capacities:
             self.slots[server] = slots
-            admission = seen = max(0, min(slots, free + held[server]))
+            # leases come and go while it is asked: only what lies outside of what they can explain is news
+            known = self._observed.get(server, 0)
+            admission = seen = min(slots, max(free + surely[server], min(known, free + perhaps[server])))
             if server in self._ceilings:  # others come and go all the time: one low look may be a reset under way
                 admission = max(seen, self._seen.get(server, 0))
             self._seen[server] = seen

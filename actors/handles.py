@@ -27,6 +27,7 @@ from ray.exceptions import (
 )
 
 from actors.messages import ActorInfo, ActorSpec, Order, Ping, Reply
+from actors.nodes import living_nodes, what_is_missing
 from actors.rollout import RolloutActor
 from rayeval.exceptions import PlacementError, RayevalError
 
@@ -64,6 +65,10 @@ class ActorHandle(Protocol):
         """Graceful end. -> the last reply, with all that came after reply ``ack`` in ``missed``; None when there was none."""
         ...
 
+    async def lost_its_node(self, timeout_s: float) -> bool:
+        """Whether the node it ran on is known to be gone; False when that cannot be told in time."""
+        ...
+
     def kill(self) -> None:
         """End it without ceremony; idempotent."""
         ...
@@ -89,6 +94,7 @@ class RayHandle:
 
     def __init__(self, spec: ActorSpec, **options: Any) -> None:
         self._actor_id = spec.actor_id
+        self._node_id: str | None = None
         self._actor = _RemoteRolloutActor.options(
             num_cpus=1,  # never 0: an actor without CPUs lands on the head
             scheduling_strategy="SPREAD",  # the default packs all actors on one node
@@ -104,7 +110,7 @@ class RayHandle:
                 info = await self._actor.start.remote()
         except TimeoutError as error:
             self.kill()
-            raise PlacementError(f"actor {self._actor_id} was not running after {timeout_s:.0f} s: {_what_is_missing()}") from error
+            raise PlacementError(f"actor {self._actor_id} was not running after {timeout_s:.0f} s: {what_is_missing()}") from error
         except RayTaskError as error:
             if isinstance(error.cause, RayevalError):
                 raise error.cause from error
@@ -112,6 +118,7 @@ class RayHandle:
         except RayError as error:
             raise ActorGoneError(_one_line(error)) from error
         assert isinstance(info, ActorInfo)
+        self._node_id = info.node_id
         return info
 
     async def exchange(self, order: Order) -> Reply:
@@ -141,6 +148,15 @@ class RayHandle:
         except (TimeoutError, RayError):
             return None
         return reply if isinstance(reply, Reply) else None
+
+    async def lost_its_node(self, timeout_s: float) -> bool:
+        if self._node_id is None:
+            return False
+        with contextlib.suppress(Exception):  # of whatever kind: then it is not known
+            async with asyncio.timeout(timeout_s):
+                nodes = await asyncio.get_running_loop().run_in_executor(None, living_nodes)
+            return all(node.node_id != self._node_id for node in nodes)
+        return False
 
     def kill(self) -> None:
         with contextlib.suppress(RayError, ValueError, RuntimeError):  # a head that is gone has ended it already
@@ -192,18 +208,12 @@ class LocalHandle:
             _log.warning("the local actor did not stop in order", exc_info=True)
             return None
 
+    async def lost_its_node(self, timeout_s: float) -> bool:
+        return False
+
     def kill(self) -> None:
         self._gone.set()
         self._actor.revoke("it was declared dead")
-
-
-def _what_is_missing() -> str:
-    try:
-        free = ray.available_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
-        total = ray.cluster_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
-    except RayError:
-        return "the cluster does not answer"
-    return f"it needs 1 CPU; the cluster has {total:g}, of them {free:g} free"
 
 
 def _fault(error: Exception) -> ActorFaultError:

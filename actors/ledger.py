@@ -75,7 +75,6 @@ class Ledger:
         self.lost = 0
         self.late = 0
         """Results dropped because their actor had been declared dead."""
-        self._told_kinds: set[str] = set()
         self._room = asyncio.Event()
         self.open_bytes = 0
         """Bytes handed to the log and not durable yet."""
@@ -83,6 +82,11 @@ class Ledger:
         self.reward_n = 0
         self.totals: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
+        """By kind, episodes failed for good."""
+        self.retried: Counter[str] = Counter()
+        """By kind, attempts that failed or were lost and are made again."""
+        self.samples: dict[str, str] = {}
+        """For each kind of failure the words of the first one, in one line."""
         self.on_counted: list[Callable[[FinishedTrace], None]] = []
         """Called for each trace once it is durable."""
 
@@ -100,13 +104,14 @@ class Ledger:
                 self._queue.complete(ticket)
             elif self._again(ticket, trace):
                 self.retries += 1
+                self.retried[str(trace.error_kind)] += 1
             else:
                 final_failures.append(str(trace.error_kind))
             traces.append(trace)
         self._hand_over(traces, final_failures)
 
-    def commit_lost(self, tickets: Sequence[Ticket], cause: str, name: str = "ActorLost") -> None:
-        """Write a line for each attempt that was lost with its actor."""
+    def commit_lost(self, tickets: Sequence[Ticket], cause: str, name: str = "ActorLost", *, blameless: bool = False) -> None:
+        """Write a line for each attempt that was lost with its actor. ``blameless``: no job of its ended it."""
         if self.fatal is not None:
             self._unwritten(tickets)
         if self.fatal is not None or not tickets:
@@ -115,7 +120,9 @@ class Ledger:
         final_failures: list[str] = []
         for ticket in tickets:
             self.lost += 1
-            if not self._queue.lose(ticket, with_actor=True):
+            if self._queue.lose(ticket, with_actor=True, blameless=blameless):
+                self.retried[ErrorKind.LOST.value] += 1
+            else:
                 final_failures.append(ErrorKind.LOST)
             traces.append(self._failed_line(ticket, "lost", ErrorKind.LOST, name, cause, retryable=True))
         self._hand_over(traces, final_failures)
@@ -201,11 +208,13 @@ class Ledger:
     def _tell_first(self, trace: FinishedTrace) -> None:
         """One line for the first failure of each kind, so that a run that only fails says why."""
         kind = str(trace.error_kind)
-        if kind in self._told_kinds or kind == ErrorKind.LOST:
-            return  # the loss of an actor is told by the pool
-        self._told_kinds.add(kind)
+        if kind in self.samples:
+            return
         error = orjson.loads(trace.line).get("error") or {}
         words = " ".join(str(error.get("message")).split())[:300]
+        self.samples[kind] = words
+        if kind == ErrorKind.LOST:
+            return  # the loss of an actor is told by the pool
         self._on_note(
             "warning", f"first failure of kind {kind}: {trace.episode_id}, attempt {trace.attempt}, {error.get('stage')}: {words}"
         )

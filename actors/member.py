@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from actors.handles import ActorHandle
 from actors.health import Vitals
-from actors.messages import ActorInfo, ActorSpec, Reply
+from actors.messages import ActorInfo, ActorSpec, ActorView, Reply
 from actors.queue import Ticket
 from rayeval.schemas import EnvironmentIdentity, Lease
 
@@ -36,6 +36,8 @@ class Member:
     state: MemberState = MemberState.STARTING
     info: ActorInfo | None = None
     vitals: Vitals | None = None
+    died_at: float | None = None
+    """When it was declared dead, by the driver's monotonic clock."""
     jobs: dict[str, tuple[Ticket, str]] = field(default_factory=dict)
     """Dispatched and not ended: episode id -> (ticket, model endpoint)."""
     held: dict[tuple[str, str], Lease] = field(default_factory=dict)
@@ -47,6 +49,10 @@ class Member:
     ahead: set[int] = field(default_factory=set)
     """Numbers of replies taken beyond the first gap."""
     last: Reply | None = None
+    view: ActorView | None = None
+    """The newest that it has told."""
+    view_at: float = 0.0
+    """Monotonic, when it came."""
     lag_s: float = 0.0
     """Largest delay of its loop over the replies since the last status."""
     told_give_back: bool = False

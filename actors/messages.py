@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from rayeval.schemas import EnvironmentIdentity, EpisodeJob, JsonObject
 
@@ -83,12 +84,11 @@ class Order:
 
 
 class Record(NamedTuple):
-    """One finished trace inside a reply; its line is the next ``length`` bytes of ``Reply.data``."""
+    """One finished trace inside a reply; its line is the one of ``Reply.lines`` at the same place."""
 
     episode_id: str
     attempt: int
     status: str
-    length: int
     error_kind: str | None
     retryable: bool
     figures: dict[str, Any]
@@ -104,6 +104,29 @@ class LeaseChange(NamedTuple):
     lease_id: str
 
 
+class EpisodeView(NamedTuple):
+    """One episode as somebody who watches the run sees it; nothing private."""
+
+    episode_id: str
+    age_s: float
+    """Since it took its slot."""
+    stage: str
+    """One of ``rayeval.stages.STAGES``."""
+    stage_s: float
+    """In this stage, short by up to a second."""
+    step: int
+    """From 1; 0 outside of a step."""
+
+
+class ActorView(NamedTuple):
+    """Where the episodes of an actor stand."""
+
+    stages: dict[str, int]
+    """Episodes in each of ``rayeval.stages.STAGES``."""
+    oldest: tuple[EpisodeView, ...]
+    """At most ten, oldest first."""
+
+
 @dataclass(slots=True)
 class Reply:
     """Actor to driver."""
@@ -112,7 +135,9 @@ class Reply:
     order: int
     """Number of the newest order applied when this was made."""
     records: list[Record] = field(default_factory=list)
-    data: bytes = b""
+    lines: list[bytes] = field(default_factory=list)
+    """One line for each record. They travel as buffers of their own: copied neither into the pickled reply nor out of it, which for the
+    megabyte that a reply holds is half of what an exchange costs."""
     leases: list[LeaseChange] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
     """Episode ids given back unfinished: queued ones on drain, cancelled ones."""
@@ -136,17 +161,29 @@ class Reply:
     """Earlier replies sent again because they were asked for."""
     overdue: list[str] = field(default_factory=list)
     """Those of ``returned`` that had outlived every deadline of their own."""
+    view: ActorView | None = None
+    """For people who watch; None: as told before. At most once a second."""
 
-    def __reduce__(self) -> Any:
+    logs: list[tuple[float, str, str]] = field(default_factory=list)
+    """Log records of the actor's process, scrubbed: Unix time, level, text."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         # named tuples go through a Python hook of the pickler one by one, plain ones do not
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["records"] = [(*r[:7], tuple(r.identity), r.server) for r in self.records]
+        values["records"] = [(*r[:6], tuple(r.identity), r.server) for r in self.records]
         values["leases"] = [tuple(change) for change in self.leases]
+        if int(protocol) >= 5:
+            values["lines"] = [pickle.PickleBuffer(line) for line in self.lines]
         return _reply, (values,)
 
 
+def own_bytes(line: Any) -> bytes:
+    """A line as bytes: what came from another process is a view of memory that Ray lends."""
+    return line if isinstance(line, bytes) else bytes(memoryview(line))
+
+
 def _reply(values: dict[str, Any]) -> Reply:
-    values["records"] = [Record._make((*r[:7], EnvironmentIdentity._make(r[7]), r[8])) for r in values["records"]]
+    values["records"] = [Record._make((*r[:6], EnvironmentIdentity._make(r[6]), r[7])) for r in values["records"]]
     values["leases"] = list(map(LeaseChange._make, values["leases"]))
     return Reply(**values)
 

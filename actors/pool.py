@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.burial import fence, process_space, release_leases
+from actors.burial import fence, in_company, process_space, release_leases
 from actors.dealing import Dealer
 from actors.dispatch import Dispatcher, Phase
 from actors.exchanges import Exchanges
@@ -40,6 +40,7 @@ from rayeval.store import LeaseJournal
 
 _TICK_S = 0.25
 _STOP_S = 30.0
+_NODE_S = 5.0
 MIN_DEATHS_IN_VAIN = 9
 """Actors that may die in a row without one episode ending; a job that kills its actor takes at most three of them."""
 ASK_ACTOR_EVERY_S = 60.0
@@ -62,6 +63,8 @@ class PoolSettings:
     ready_s: float = 120.0
     stall_timeout_s: float = 600.0
     endpoint_outage_s: float = 600.0
+    company_s: float = 2.0
+    """Actors whose ends are seen within this time of each other had one cause, which was no job. Ray tells of them one by one."""
     kill_by_pid: bool = True
     """Whether a lost actor whose pid means something here is killed by it; else its fence is always waited for."""
 
@@ -359,22 +362,22 @@ class RolloutPool:
     def _declare_dead(self, member: Member, cause: str) -> None:
         if not member.alive:
             return
-        member.state = MemberState.DEAD
+        member.state, member.died_at = MemberState.DEAD, time.monotonic()
         self._count_death(cause)
         self._health.forget(member.actor_id)
         member.handle.kill()
         member.nudge.set()
         self.note("warning", f"{member.actor_id} is lost with {len(member.jobs)} episodes: {cause}")
-        self.start(self._bury(member, cause, time.monotonic()), f"bury-{member.actor_id}")
+        self.start(self._bury(member, cause, member.died_at), f"bury-{member.actor_id}")
 
-    async def _bury(self, member: Member, cause: str, last_renewal: float) -> None:
+    async def _bury(self, member: Member, cause: str, died_at: float) -> None:
         info = member.info
         assert info is not None
         await fence(
             here=self.settings.kill_by_pid and info.space == process_space(),
             pid=info.pid,
             start_time=info.start_time,
-            last_renewal=last_renewal,
+            last_renewal=died_at,
             fence_s=self.settings.fence_s,
         )
         left = await release_leases(
@@ -389,18 +392,21 @@ class RolloutPool:
             )
         else:
             self._replies.write_down(self._journal.actor_gone, member.actor_id)
+        await asyncio.sleep(max(0.0, died_at + self.settings.company_s - time.monotonic()))
+        blameless = in_company(member, self.members.values(), self.settings.company_s) or await member.handle.lost_its_node(_NODE_S)
         tickets = [ticket for ticket, _ in member.jobs.values()]
         for _, endpoint in member.jobs.values():
             self.dispatch.endpoint_freed(endpoint)
         member.jobs.clear()
         member.held.clear()
+        await self.admission.look_again(self)  # a reset it left unanswered holds a slot that nobody can name
         self.dealer.leave(member.actor_id)
         member.state = MemberState.ENDED
-        if member.suspect and tickets:
+        if member.suspect and tickets and not blameless:
             self.note("error", f"{tickets[0].job.episode_id} killed an actor of its own and is quarantined")
             self.ledger.commit_quarantined(tickets[0], cause)
         else:
-            self.ledger.commit_lost(tickets, cause)
+            self.ledger.commit_lost(tickets, cause, blameless=blameless)
         self._replies.leave_out(tickets)
         if (not member.suspect or member.converted) and self.queue.waiting and not self.phase.draining and not self.phase.closing:
             self.replaced += 1

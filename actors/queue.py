@@ -172,9 +172,9 @@ class JobQueue:
         self._move(ticket.place, JobState.OUT, JobState.FAILED)
         return False
 
-    def lose(self, ticket: Ticket, *, with_actor: bool) -> bool:
+    def lose(self, ticket: Ticket, *, with_actor: bool, blameless: bool = False) -> bool:
         """The attempt was lost with its actor, or with its environment server. -> whether the job will be tried again, with the same
-        seed: at once after an actor, after a growing delay when a server failed."""
+        seed: at once after an actor, after a growing delay when a server failed. ``blameless``: what ended the actor was no job of its."""
         lost = self._lost.get(ticket.place, 0) + 1
         self._lost[ticket.place] = lost
         if lost >= LOST_LIMIT:
@@ -183,7 +183,7 @@ class JobQueue:
         if not with_actor:
             self._again(ticket, min(RETRY_CAP_S, RETRY_BASE_S * 2 ** (lost - 1)))
             return True
-        killed = self._killed.get(ticket.place, 0) + 1
+        killed = self._killed.get(ticket.place, 0) + (not blameless)
         self._killed[ticket.place] = killed
         if killed < SUSPECT_AFTER:
             self._again(ticket, 0.0)

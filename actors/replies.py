@@ -6,6 +6,7 @@ and nowhere else but in the burial of its actor; leases are written down before 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from actors.dealing import Dealer
@@ -13,7 +14,7 @@ from actors.dispatch import Dispatcher, Phase
 from actors.governors import Admission
 from actors.ledger import Ledger
 from actors.member import Member, MemberState
-from actors.messages import Reply
+from actors.messages import Reply, own_bytes
 from actors.queue import JobQueue, Ticket
 from rayeval.exceptions import StoreWriteError
 from rayeval.schemas import FinishedTrace, Lease
@@ -70,6 +71,8 @@ class Replies:
             self._dispatch.heard_pauses(reply.pauses)
         member.last = reply
         member.lag_s = max(member.lag_s, reply.lag_s)
+        if reply.view is not None:
+            member.view, member.view_at = reply.view, time.monotonic()
         if results:
             self._admission.answered()  # also where an environment has no leases to tell of
             self._ledger.commit(results)
@@ -93,18 +96,17 @@ class Replies:
 
     def _results(self, member: Member, reply: Reply) -> list[tuple[Ticket, FinishedTrace]]:
         results: list[tuple[Ticket, FinishedTrace]] = []
-        offset = 0
-        for record in reply.records:
-            line = reply.data[offset : offset + record.length]
-            offset += record.length
+        lines, reply.lines = reply.lines, []  # the last reply of each actor is kept, and what it came in with it
+        for record, line in zip(reply.records, lines, strict=True):
             held = member.jobs.get(record.episode_id)
             if held is None or held[0].attempt != record.attempt:
                 self._ledger.late += 1
                 continue
             del member.jobs[record.episode_id]
             self._dispatch.endpoint_freed(held[1])
+            self._dispatch.count_retries(held[1], record.figures.get("model_retries"))
             trace = FinishedTrace(
-                record.episode_id, record.attempt, record.status, line, record.error_kind, record.retryable,
+                record.episode_id, record.attempt, record.status, own_bytes(line), record.error_kind, record.retryable,
                 record.figures, record.identity, record.server,
             )  # fmt: skip
             results.append((held[0], trace))

@@ -32,18 +32,21 @@ from actors.freshness import Freshness
 from actors.messages import ActorInfo, ActorSpec, Assignment, Order, Ping, Reply
 from actors.outbox import Outbox
 from actors.pacing import CpuMeter, ResetPacer
+from actors.record_box import RecordBox
 from actors.servers import ServerWatch
+from actors.whereabouts import Whereabouts
 from rayeval.config import Config
 from rayeval.environments import Environment, load_environment
 from rayeval.environments.base import EnvironmentEpisode
 from rayeval.exceptions import FencedError
-from rayeval.models import ChatModel, load_model
+from rayeval.models import ChatModel, Scrubber, load_model
 from rayeval.models.gate import EndpointGate, http_probe
 from rayeval.models.limiter import AdaptiveLimiter
 from rayeval.prompts import PromptBuilder
 from rayeval.runtime import AgentRuntime, RuntimeSettings
 from rayeval.schemas import ErrorKind, JsonObject, Lease
 from rayeval.skills import JsonSkillBank, NoSkills, SkillProvider
+from rayeval.stages import EpisodeMark
 from rayeval.transport import AiohttpTransport
 
 _log = logging.getLogger(__name__)
@@ -110,7 +113,7 @@ class RolloutActor:
         self._waiter: asyncio.Event | None = None
         self._tick = time.monotonic()
         self._next_look = self._tick + _LOOK_EVERY_S
-        self._started: dict[str, float] = {}
+        self._where = Whereabouts()
         self._overdue: set[str] = set()
         """Running episodes that were cancelled for outliving every deadline."""
         self._lag_s = 0.0
@@ -118,6 +121,8 @@ class RolloutActor:
         self._give_back = False
         self._stopping = False
         self._ending: asyncio.Task[None] | None = None
+        self._records: RecordBox | None = None
+        """Where the process is this actor's own."""
 
     async def start(self) -> ActorInfo:
         """Build the clients in this loop. Raises ConfigurationError for what the configuration cannot give (a missing API key)."""
@@ -131,6 +136,13 @@ class RolloutActor:
             gc.set_threshold(100_000, 20, 50)
         self._slots = min(self._slots, _slots_for_files())
         config = Config.model_validate(self._spec.config)
+        if self._own_process:
+            key = config.model.api_key_env
+            self._records = RecordBox(Scrubber(os.environ.get(key) if key else None).text)
+            root = logging.getLogger()
+            if not root.handlers and logging.lastResort is not None:
+                root.addHandler(logging.lastResort)  # the last words of a process that ends at once are in its own output alone
+            root.addHandler(self._records)
         self._transport = AiohttpTransport(trust_env=config.execution.trust_env)
         adaptive = config.execution.concurrency == "auto"
         limiters = {endpoint: AdaptiveLimiter() for endpoint in self._spec.endpoints} if adaptive else None
@@ -266,8 +278,8 @@ class RolloutActor:
             episode_id = assignment.job.episode_id
             self._awaiting[episode_id, assignment.attempt] = server
             self._unleased[server] += 1
-            self._started[episode_id] = time.monotonic()
-            self._running[episode_id] = self._loop.create_task(self._episode(assignment, server), name=episode_id)
+            mark = self._where.begin(episode_id)
+            self._running[episode_id] = self._loop.create_task(self._episode(assignment, server, mark), name=episode_id)
 
     def _used(self, server: str) -> int:
         """Slots this actor takes of a server: leases (also those whose episode is over and whose release is not), resets under way, and
@@ -282,7 +294,7 @@ class RolloutActor:
                 best, room = server, left
         return best
 
-    async def _episode(self, assignment: Assignment, server: str) -> None:
+    async def _episode(self, assignment: Assignment, server: str, mark: EpisodeMark) -> None:
         job = assignment.job
         key = (job.episode_id, assignment.attempt)
         episode: EnvironmentEpisode
@@ -302,6 +314,7 @@ class RolloutActor:
                 environment_identity=self._environment_identity,
                 pinned=self._pinned,
                 on_event=self._on_event,
+                mark=mark,
             )
             if trace.error_kind in _ASK_ABOUT:
                 self._servers.suspect(server)
@@ -313,7 +326,7 @@ class RolloutActor:
         finally:
             self._lease_known(key)
             self._running.pop(job.episode_id, None)
-            self._started.pop(job.episode_id, None)
+            self._where.end(job.episode_id)
             self._overdue.discard(job.episode_id)
             self._fill()
 
@@ -349,6 +362,9 @@ class RolloutActor:
         reply.limits = self._gate.loads()
         reply.cpu_share = self._cpu.share()
         reply.lag_s, self._lag_s = self._lag_s, 0.0
+        reply.view = self._where.view(len(self._queue))
+        if self._records is not None:
+            reply.logs = self._records.take()
         reply.missed = missed
         return reply
 
@@ -365,8 +381,8 @@ class RolloutActor:
     def _look_for_overdue(self) -> None:
         """Cancel what outlived every deadline of its own; end the process when even that does not help (a class that swallows it)."""
         now = time.monotonic()
-        for episode_id, started in self._started.items():
-            over = now - started - self._overdue_s
+        for episode_id, watched in self._where.episodes.items():
+            over = now - watched.started - self._overdue_s
             if over > _WEDGED_S and self._own_process:
                 _log.error("%s cannot be cancelled: this actor ends", episode_id)
                 os._exit(1)

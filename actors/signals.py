@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -56,7 +57,8 @@ class StopSignals:
             os._exit(128 + number)
         self.received = signal.Signals(number)
         if self._loop is not None and self._on_first is not None:
-            self._loop.call_soon_threadsafe(self._on_first, self.received)
+            with contextlib.suppress(RuntimeError):  # the loop has ended: so has the run, whose verdict stands
+                self._loop.call_soon_threadsafe(self._on_first, self.received)
 
     @property
     def exit_code(self) -> ExitCode | None:

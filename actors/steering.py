@@ -72,12 +72,24 @@ class Steering:
             chosen.append(watch)
         return chosen
 
+    def publish(self, status: JsonObject) -> None:
+        """Let the cluster know how far the run is. Never waits."""
+        if self._cluster is not None:
+            self._cluster.publish(status)
+
+    async def farewell(self, status: JsonObject) -> None:
+        """Tell whoever watches over the cluster how the run ended. Bounded; raises nothing."""
+        if self._cluster is not None:
+            await self._cluster.farewell(status)
+
     def close(self) -> None:
         """Refuse what came in after ``aclose``; the last step before the lock is given back."""
         self._directory.close()
+        if self._cluster is not None:
+            self._cluster.kill()
 
     async def aclose(self) -> None:
-        """Refuse what waits. Bounded; raises nothing."""
+        """Refuse what waits; who watches over the cluster may go on. Bounded; raises nothing."""
         self._directory.close()
         if self._cluster is not None:
             await self._cluster.aclose()

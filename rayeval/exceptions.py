@@ -139,7 +139,12 @@ class ReplyTimeoutError(TransportError, TimeoutError):
 
 
 class ReplyTooLargeError(TransportError):
-    """The answer passed the size limit."""
+    """The answer passed the size limit. ``start``: its first bytes, a few KB at most and perhaps none, for a caller that must know what it
+    was given; kept out of ``args``, for no message may quote a server."""
+
+    def __init__(self, message: str, start: bytes = b"") -> None:
+        super().__init__(message)
+        self.start = start
 
 
 class EpisodeError(RayevalError, RuntimeError):

@@ -28,6 +28,8 @@ import httptools
 from multidict import CIMultiDict, CIMultiDictProxy
 
 _MAX_HEAD_BYTES = 64 * 1024
+START_BYTES = 4096
+"""How much of a body that is too large is shown to the caller."""
 _DNS_TTL_S = 60.0
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -51,6 +53,8 @@ class Failure(NamedTuple):
 
     cause: Cause
     text: str
+    start: bytes = b""
+    """Of a body that is too large: its first bytes as sent."""
 
 
 class Answer(NamedTuple):
@@ -311,15 +315,16 @@ class _Connection(asyncio.Protocol):
         length = self._headers.get("Content-Length")
         self._until_close = length is None and "Transfer-Encoding" not in self._headers and self._status not in (204, 304)
         if length is not None and length.isdigit() and int(length) > self._max_bytes:
-            self._fail(Cause.TOO_LARGE, "")
+            self._max_bytes = min(self._max_bytes, START_BYTES)  # its start is waited for, not its end
 
     def on_body(self, body: bytes) -> None:
         if self._ended:
             return
         self._size += len(body)
         if self._size > self._max_bytes:
+            start = b"".join((*self._body, body))[:START_BYTES]
             self._body.clear()
-            self._fail(Cause.TOO_LARGE, "")
+            self._fail(Cause.TOO_LARGE, "", start)
         else:
             self._body.append(body)
 
@@ -354,13 +359,13 @@ class _Connection(asyncio.Protocol):
         self._body = []
         answer.set_result(Answer(self._status, CIMultiDictProxy(self._headers), body))
 
-    def _fail(self, cause: Cause, text: str) -> None:
+    def _fail(self, cause: Cause, text: str, start: bytes = b"") -> None:
         answer = self._answer
         if answer is None or answer.done():
             return
         self._answer = None
         self.reusable = False
-        answer.set_result(Failure(cause, text))
+        answer.set_result(Failure(cause, text, start))
 
     def _on_timer(self) -> None:
         """One timer serves many requests: it fires at a moment some request named, and looks what the present one wants."""

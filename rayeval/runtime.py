@@ -45,6 +45,7 @@ from rayeval.schemas import (
     Termination,
 )
 from rayeval.skills import SkillProvider
+from rayeval.stages import EpisodeMark
 from rayeval.tools import (
     PageWithoutToolsError,
     ToolSchema,
@@ -134,26 +135,31 @@ class AgentRuntime:
         environment_identity: JsonObject,
         pinned: EnvironmentIdentity,
         on_event: EventListener | None = None,
+        mark: EpisodeMark | None = None,
     ) -> FinishedTrace:
         """Play one attempt of ``job`` on a fresh ``episode``, with the model at ``endpoint``.
 
         ``pinned``: the versions the run began with; a server of other versions fails the attempt as ``environment_changed``.
-        Raises CancelledError and FencedError, nothing else.
+        ``mark`` says all along where the attempt stands. Raises CancelledError and FencedError, nothing else.
         """
+        mark = mark if mark is not None else EpisodeMark()
+        mark.stage = "reset"
         provenance = self._episode_provenance(endpoint, server, environment_identity)
         trace = TraceBuilder(job, attempt, provenance, server)
-        play = _Play(self._model, self._prompts, self._skills, self._settings, trace, episode, endpoint, pinned, on_event)
+        play = _Play(self._model, self._prompts, self._skills, self._settings, trace, episode, endpoint, pinned, on_event, mark)
         try:
             await play.run()
         except FencedError:
             raise
         except Exception as error:
-            trace.fail(play.stage, error)
+            trace.fail(mark.stage, error)
         except asyncio.CancelledError:
+            mark.stage = "release"
             failure = await self._close(episode)
             if failure is not None:
                 _log.warning("%s: cancelled, and its release failed: %s", job.episode_id, failure)
             raise
+        mark.stage = "release"
         cleanup = await self._close(episode)
         if cleanup is not None:
             trace.note_cleanup_error(cleanup)
@@ -194,7 +200,7 @@ async def _closed(episode: EnvironmentEpisode) -> None:
 
 
 class _Play:
-    """The state of one attempt. ``stage`` is what the trace says when something is raised."""
+    """The state of one attempt. The mark's ``stage`` is what the trace says when something is raised."""
 
     def __init__(
         self,
@@ -207,8 +213,9 @@ class _Play:
         endpoint: str | None,
         pinned: EnvironmentIdentity,
         on_event: EventListener | None,
+        mark: EpisodeMark,
     ) -> None:
-        self.stage = "reset"
+        self._mark = mark
         self._model = model
         self._prompts = prompts
         self._skills = skills
@@ -226,6 +233,7 @@ class _Play:
         self._watch: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
+        self._loop = asyncio.get_running_loop()  # asked for once: each time it is a call of the kernel
         reset = await self._reset()
         limit = self._settings.episode_timeout_s
         self._deadline = time.monotonic() + limit
@@ -248,13 +256,12 @@ class _Play:
     def _look_after_calls(self) -> None:
         """End a call of the environment's that is past its time. One timer for the whole episode, which finds out when it fires what
         there is to look after: a time-out of its own for each call costs more than the call's other bookkeeping."""
-        loop = asyncio.get_running_loop()
-        now, limit = loop.time(), self._settings.step_timeout_s + _STEP_GRACE_S
+        now, limit = self._loop.time(), self._settings.step_timeout_s + _STEP_GRACE_S
         if self._call_until is not None and now >= self._call_until:
             self._overdue = f"{self._call}: the environment did not answer within {limit:g} s"
             self._bound.reschedule(now)
             return
-        self._watch = loop.call_at(self._call_until if self._call_until is not None else now + limit, self._look_after_calls)
+        self._watch = self._loop.call_at(self._call_until if self._call_until is not None else now + limit, self._look_after_calls)
 
     async def _reset(self) -> JsonObject:
         reset = await _bounded(self._episode.reset(), self._settings.reset_timeout_s, "reset", ErrorKind.RESET_TIMEOUT)
@@ -275,12 +282,12 @@ class _Play:
                     self._end(result)
                     return
                 observation, state = result["observation"], result["observation_state"]
-        self.stage = "action_limit_termination"
+        self._mark.stage = "action_limit_termination"
         self._end(await self._terminated(Termination.ACTION_LIMIT))
 
     def _open_conversation(self, reset: JsonObject) -> str:
         """Choose skills and write the first two messages; -> the user message, which is the first step's observation."""
-        self.stage = "skill_selection"
+        self._mark.stage = "skill_selection"
         job, persona = self._trace.job, reset.get("user_persona") or {}
         skills = self._skills.select(
             {
@@ -303,7 +310,7 @@ class _Play:
 
     async def _turn(self, index: int, observation: str, state: JsonObject) -> JsonObject | None:
         """One turn; -> the environment's result, or None when the page stays because the tool protocol was broken."""
-        self.stage = f"model_step_{index}"
+        self._mark.stage = f"model_step_{index}"
         trace = self._trace
         try:
             offered = tools_for(state, self._settings.tool_schema)
@@ -325,7 +332,7 @@ class _Play:
             self.emit("model", {"step_index": index, **step["model"]})
         if output.policy_failure is not None:
             step["policy_failure"] = fault_record(output.policy_failure)
-            self.stage = f"policy_termination_step_{index}"
+            self._mark.stage = f"policy_termination_step_{index}"
             return await self._terminated(Termination.GENERATION_LENGTH)
         fault = protocol_error_of(output, offered)
         action = fault or action_of(output.tool_calls[0])
@@ -335,7 +342,7 @@ class _Play:
         return await self._act(index, step, output, action)
 
     async def _act(self, index: int, step: JsonObject, output: ModelOutput, action: str) -> JsonObject:
-        self.stage = f"environment_step_{index}"
+        self._mark.stage = f"environment_step_{index}"
         step["action"] = action
         sent = sent_form(action)
         if sent != action:
@@ -406,11 +413,14 @@ class _Play:
     async def _timed(self, name: str, call: Awaitable[T]) -> T:
         """A call of the environment's; ``_look_after_calls`` ends it in time."""
         self._call = name
-        self._call_until = asyncio.get_running_loop().time() + self._settings.step_timeout_s + _STEP_GRACE_S
+        self._call_until = self._loop.time() + self._settings.step_timeout_s + _STEP_GRACE_S
+        began = time.monotonic()
         try:
-            return await call
+            answer = await call
         finally:
             self._call_until = None
+        self._trace.environment_s.append(time.monotonic() - began)
+        return answer
 
     def emit(self, kind: str, what: JsonObject) -> None:
         if self._on_event is None:

@@ -249,7 +249,8 @@ class FinishedTrace(NamedTuple):
     error_kind: str | None
     retryable: bool
     figures: Mapping[str, Any]
-    """``summary.figures_of(trace)``: what the live display adds up."""
+    """``summary.figures_of(trace)``, which the live display adds up; of a trace just built also ``endpoint``, ``model_s`` and
+    ``environment_s`` (``latencies.Packed``) for metrics."""
     identity: EnvironmentIdentity = EnvironmentIdentity()
     server: str | None = None
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rayeval.costs import Prices, prices_of_run
 from rayeval.duplicates import Generations, generated_by, generation_hash, should_differ
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 READABLE_SCHEMAS = FOREIGN_TRACE_SCHEMAS | {TRACE_SCHEMA}
 TOKEN_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens", "reasoning_tokens")
+_SAMPLE_CHARS = 200
+_NO_COMPLETION = frozenset({"invalid_json_response", "invalid_response_body", "missing_choices", "invalid_choice"})
+"""Protocol errors of an answer that is no chat completion at all: a page of a gateway, an error of a proxy."""
+_MOST_TOKENS = 2**40
+"""Of one answer."""
 _SCALE = 1074
 """Binary digits behind the point: the smallest positive float is 2**-1074."""
 
@@ -56,10 +61,11 @@ class StepSums:
         "retries",
         "steps",
         "tokens",
+        "unreadable",
     )
 
     def __init__(self) -> None:
-        self.steps = self.actions = self.invalid = self.protocol_errors = self.resampled = self.cached = 0
+        self.steps = self.actions = self.invalid = self.protocol_errors = self.resampled = self.cached = self.unreadable = 0
         self.policy_failures: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
         self.tokens = dict.fromkeys(TOKEN_FIELDS, 0)
@@ -70,8 +76,9 @@ class StepSums:
         self.steps += 1
         model = _object(step.get("model"))
         self.generated += generated_by(model)
-        if step.get("protocol_error"):
+        if fault := step.get("protocol_error"):
             self.protocol_errors += 1
+            self.unreadable += _object(fault).get("code") in _NO_COMPLETION
         if failure := step.get("policy_failure"):
             self.policy_failures[str(_object(failure).get("code"))] += 1
         if step.get("resampled"):
@@ -116,6 +123,7 @@ def figures_of(trace: Mapping[str, Any], sums: StepSums | None = None) -> JsonOb
         "actions": sums.actions,
         "invalid_actions": sums.invalid,
         "protocol_errors": sums.protocol_errors,
+        "unreadable": sums.unreadable,
         "policy_failures": dict(sums.policy_failures),
         "resampled": sums.resampled,
         "tokens": sums.tokens,
@@ -124,6 +132,7 @@ def figures_of(trace: Mapping[str, Any], sums: StepSums | None = None) -> JsonOb
         "model_retries": dict(sums.retries),
         "error_kind": None if completed else str(error.get("kind") or "unclassified"),
         "error_type": None if completed else str(error.get("type") or "unclassified"),
+        "error_message": None if completed else " ".join(str(error.get("message") or "").split())[:_SAMPLE_CHARS],
         "lost": stage == "lost",
         "cleanup_failed": stage == "cleanup" or bool(error.get("cleanup_errors")),
     }
@@ -149,7 +158,7 @@ def _add_tokens(tokens: dict[str, int], usage: Any) -> None:
             if name != "reasoning_tokens" or details is None or not isinstance(details, (dict, Mapping)):
                 continue
             value = details.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if _is_count(value):
             tokens[name] += value
 
 
@@ -157,7 +166,12 @@ def _cached_tokens(usage: Any) -> int:
     """Prompt tokens that the server had in its cache, as far as it says so."""
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     value = details.get("cached_tokens") if isinstance(details, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if _is_count(value) else 0
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    """Whether it can be a number of tokens; sums of such numbers are 64-bit numbers still."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS
 
 
 def _number(value: Any) -> float | None:
@@ -219,7 +233,10 @@ class Moments:
             return None
         spread = self.squares * self.count - self.total * self.total
         variance_of_mean = Fraction(spread, (self.count * self.count * (self.count - 1)) << (2 * _SCALE))
-        return math.sqrt(variance_of_mean)
+        try:
+            return math.sqrt(variance_of_mean)
+        except OverflowError:  # the square of a figure beyond 1e154 is no float; its root is one, and the fraction is below the last digit
+            return float(math.isqrt(int(variance_of_mean)))
 
 
 @dataclass(slots=True)
@@ -237,6 +254,8 @@ class Aggregate:
     """Failed episodes by exception type."""
     failed_kinds: Counter[str] = field(default_factory=Counter)
     """Failed episodes by ``ErrorKind``."""
+    samples: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """For each kind of failure one failed episode and its message: of those there are, the first by id."""
     quarantined: set[str] = field(default_factory=set)
     """Episode ids that killed an actor of their own."""
     lines: Counter[str] = field(default_factory=Counter)
@@ -251,6 +270,7 @@ class Aggregate:
         if not figures["completed"]:
             self.errors[figures["error_type"]] += 1
             self.failed_kinds[figures["error_kind"]] += 1
+            self._sample(figures["error_kind"], (str(figures["episode_id"]), figures.get("error_message") or ""))
             if figures["error_kind"] == ErrorKind.QUARANTINED:
                 self.quarantined.add(str(figures["episode_id"]))
             return
@@ -264,6 +284,7 @@ class Aggregate:
         self.terminations[figures["termination"]] += 1
         self.completed["episodes"] += 1
         self.completed["resampled_episodes"] += figures["resampled"] > 0
+        self.completed["unreadable_episodes"] += figures["unreadable"] > 0
         if self.generations is not None and figures["generation"] is not None and isinstance(figures["task_id"], int):
             self.generations.add(figures["task_id"], figures["generation"])
         _count_work(self.completed, figures)
@@ -280,6 +301,9 @@ class Aggregate:
             self.lines[code.value] += figures["policy_failures"].get(code, 0)
         self.model_retries.update(figures["model_retries"])
         _count_work(self.lines, figures)
+
+    def _sample(self, kind: str, sample: tuple[str, str]) -> None:
+        self.samples[kind] = min(sample, self.samples.get(kind, sample))
 
     def merge(self, other: Aggregate) -> None:
         """Take in the sums of ``other``, which is not changed."""
@@ -301,6 +325,8 @@ class Aggregate:
             (self.model_retries, other.model_retries),
         ):
             counts.update(more)
+        for kind, sample in other.samples.items():
+            self._sample(kind, sample)
         self.quarantined |= other.quarantined
         if other.generations is not None:
             self.generations = self.generations or Generations()
@@ -365,8 +391,10 @@ class Aggregate:
             "duplicates": None if self.generations is None else self.generations.to_json(),
             "errors": _sorted_counts(self.errors),
             "failed_by_kind": _sorted_counts(self.failed_kinds),
+            "failure_samples": {kind: {"episode_id": e, "message": text} for kind, (e, text) in sorted(self.samples.items())},
             "quarantined": sorted(self.quarantined),
             "resampled": {"steps": done["resampled"], "episodes": done["resampled_episodes"]},
+            "unreadable_answers": {"steps": done["unreadable"], "episodes": done["unreadable_episodes"]},
             "attempts": {
                 "lines": lines["lines"],
                 "failed_lines": lines["failed_lines"],
@@ -396,7 +424,7 @@ def _cost(lines: Mapping[str, int], completed: int, prices: Prices | None) -> Js
 
 
 def _count_work(counts: Counter[str], figures: Mapping[str, Any]) -> None:
-    for name in ("steps", "actions", "invalid_actions", "protocol_errors", "resampled"):
+    for name in ("steps", "actions", "invalid_actions", "protocol_errors", "unreadable", "resampled"):
         counts[name] += figures[name]
     counts["policy_failures"] += sum(figures["policy_failures"].values())
     counts["cached_tokens"] += figures["cached_tokens"]

@@ -10,33 +10,40 @@ from typing import Any
 from rayeval.costs import money
 from rayeval.duplicates import alike_sentence, too_alike
 
+_LONG = 1e12
+_UNREADABLE_SHARE = 0.01
+
 
 def percent(share: float | None) -> str:
     return "n/a" if share is None else f"{100 * share:.1f} %"
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    return "n/a" if value is None else f"{value:.{digits}f}"
+    """``digits`` behind the point; a number too long to be read so is written with an exponent."""
+    if value is None:
+        return "n/a"
+    return f"{value:.{digits}f}" if abs(value) < _LONG else f"{value:.{digits}e}"
 
 
 def mean_with_sem(primary: Mapping[str, Any]) -> str:
     """``0.4210 ± 0.0312 (SEM)``; without a standard error that part is left out, and no reward is ``n/a``."""
     mean, sem = primary["reward_mean"], primary["reward_sem"]
-    return figure(mean) if mean is None or sem is None else f"{mean:.4f} ± {sem:.4f} (SEM)"
+    return figure(mean) if mean is None or sem is None else f"{figure(mean)} ± {figure(sem)} (SEM)"
 
 
 def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Coverage and reward; failures by kind (or that there are none); with prices the cost; what makes the figures doubtful."""
+    """Coverage and reward; failures by kind, each with a sample (or that there are none); with prices the cost; what makes the figures
+    doubtful."""
     counts, primary = summary["counts"], summary["primary"]
     first = (
         f"{counts['completed']} of {counts['requested']} episodes completed ({percent(counts['coverage'])}), "
         f"reward {mean_with_sem(primary)}, success {percent(primary['success_rate'])}"
     )
     excluded = counts["failed"] + counts["not_run"]
-    more = [*_cost_line(summary["cost"]), *_alike_line(summary)]
+    more = [*_cost_line(summary["cost"]), *_alike_line(summary), *_unreadable_line(summary), *_nobody_line(summary)]
     if excluded == 0:
         return [first, "no failures", *more]
-    kinds = ", ".join(f"{kind} {n}" for kind, n in summary["failed_by_kind"].items())
+    kinds = ", ".join(f"{_word(kind)} {n}" for kind, n in summary["failed_by_kind"].items())
     parts = [f"{counts['failed']} failed" + (f" ({kinds})" if kinds else "")]
     if counts["not_run"]:
         parts.append(f"{counts['not_run']} not run")
@@ -44,8 +51,14 @@ def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
     bounds = summary["bounds"]
     if bounds["reward_mean_low"] is not None:
         low, high = bounds["reward_mean_low"], bounds["reward_mean_high"]
-        second += f"; reward between {low:.4f} and {high:.4f} with these at 0 and at 1"
-    return [first, second, *more]
+        second += f"; reward between {figure(low)} and {figure(high)} with these at 0 and at 1"
+    return [first, second, *_samples(summary), *more]
+
+
+def _samples(summary: Mapping[str, Any]) -> list[str]:
+    """For each kind of failure the words of one failed episode, in one line."""
+    found = summary.get("failure_samples") or {}
+    return [f"  {_word(kind)}, {sample['episode_id']}: {sample['message'] or 'no message'}" for kind, sample in found.items()]
 
 
 def _cost_line(cost: Mapping[str, Any]) -> list[str]:
@@ -65,10 +78,33 @@ def _alike_line(summary: Mapping[str, Any]) -> list[str]:
     return [f"warning: {alike_sentence(found)}"]
 
 
-def next_commands(run: Path, config: Path, failed: int, options: Sequence[str] = ()) -> list[str]:
-    """Commands to paste after a run. ``options``: words that a retry must repeat, or it means another plan."""
+def _unreadable_line(summary: Mapping[str, Any]) -> list[str]:
+    """Nothing while next to all answers were a model's; else that the scores are not the policy's alone."""
+    found, steps = summary.get("unreadable_answers"), summary["behavior"]["model_steps"]
+    if not found or not steps or found["steps"] < _UNREADABLE_SHARE * steps:
+        return []
+    return [
+        f"warning: {found['steps']} of {steps} answers were no chat completion (HTML, another JSON) and are scored as the policy's "
+        f"protocol errors, in {found['episodes']} episodes: see what answers at model.base_url"
+    ]
+
+
+def _nobody_line(summary: Mapping[str, Any]) -> list[str]:
+    """Nothing unless slots of its servers are taken that the run does not know of at its end."""
+    found = {server: n for server, n in (summary.get("unaccounted_leases") or {}).items() if n}
+    if not found:
+        return []
+    where = ", ".join(f"{n} at {server}" for server, n in found.items())
+    return [f"warning: slots are taken that this run does not know of ({where}), by another run or by nobody: see rayeval leases doctor"]
+
+
+def next_commands(run: Path, config: Path, failed: int, options: Sequence[str] = (), not_run: int = 0) -> list[str]:
+    """Commands to paste after a run. ``options``: words that a further run must repeat, or it means another plan. While episodes are not
+    run the same command is the one to type: it gives those that failed their attempts again too."""
     commands = [f"rayeval summarize {shlex.quote(str(run))}", f"rayeval verify {shlex.quote(str(run))}"]
-    if failed:
+    if not_run:
+        commands.append(shlex.join(["rayeval", "run", str(config), *options]))
+    elif failed:
         commands.append(shlex.join(["rayeval", "run", str(config), *options, "--retry-failed"]))
     return commands
 
@@ -87,7 +123,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
             "coverage",
             f"{percent(counts['coverage'])} of planned, {percent(counts['coverage_of_attempted'])} of attempted",
         ),
-        *((name, figure(mean)) for name, mean in summary["reward_components"].items()),
+        *((_word(name), figure(mean)) for name, mean in summary["reward_components"].items()),
         ("steps", f"{figure(behavior['steps_mean'], 2)} a completed episode, {behavior['model_steps']} in all"),
         (
             "protocol errors",
@@ -125,7 +161,12 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in counts.items()) or "none"
+    return ", ".join(f"{_word(name)} {n}" for name, n in counts.items()) or "none"
+
+
+def _word(name: str) -> str:
+    """A name that a server gave, in one line."""
+    return " ".join(name.split())[:80]
 
 
 def _seconds(milliseconds: float | None) -> str:

@@ -11,13 +11,15 @@ import traceback as tracebacks
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import orjson
 
-from rayeval.encoding import encode
+from rayeval.encoding import encode, encode_line
 from rayeval.exceptions import EpisodeError, ModelCallError
 from rayeval.hashing import fingerprint
+from rayeval.latencies import packed
 from rayeval.schemas import (
     TRACE_SCHEMA,
     EnvironmentIdentity,
@@ -53,6 +55,9 @@ class TraceBuilder:
         self.final: JsonObject | None = None
         self.identity = EnvironmentIdentity()
         self.error: TraceError | None = None
+        self.environment_s: list[float] = []
+        """Seconds that each answered call of the environment took, the reset's apart."""
+        self._model_ms: list[float] = []
         self._skills: list[JsonObject] = []
         self._open_step: JsonObject | None = None
         self._sealed: list[orjson.Fragment] = []
@@ -87,6 +92,7 @@ class TraceBuilder:
         }
         if output.resampled:
             step["resampled"] = "timeout"
+        self._model_ms.append(output.latency_ms)
         self._seal_step()
         self._open_step = step
         return step
@@ -143,13 +149,21 @@ class TraceBuilder:
             episode_id=self.job.episode_id,
             attempt=self.attempt,
             status=status.value,
-            line=encode(trace) + b"\n",
+            line=encode_line(trace),
             error_kind=self._kind.value if self._kind is not None else None,
             retryable=self._retryable,
-            figures=figures_of(trace, self._sums),
+            figures=figures_of(trace, self._sums) | self._timings(),
             identity=self.identity,
             server=self.server,
         )
+
+    def _timings(self) -> JsonObject:
+        """What metrics add up and no trace or summary holds."""
+        model = self.provenance.get("model")
+        endpoint = model.get("base_url") if isinstance(model, dict) else None
+        # a model class of a user's own may give anything for a latency
+        model_s = [ms / 1e3 for ms in self._model_ms if isinstance(ms, int | float) and 0 <= ms < inf]
+        return {"endpoint": endpoint, "model_s": packed(model_s), "environment_s": packed(self.environment_s)}
 
 
 def model_record(output: ModelOutput) -> JsonObject:

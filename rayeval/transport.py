@@ -10,7 +10,7 @@ Invariants of ``AiohttpTransport``:
   have been executed: ReplyTimeoutError or ReplyLostError. Every failure is a TransportError; CancelledError passes.
 * A request that does not end in a whole answer closes its connection; none goes back to the pool half read.
 * Errors name method, URL (without userinfo and query) and cause in our own words: no header value and no byte of the
-  server's gets in, and no error of aiohttp's, which hold request headers, hangs on as cause or context.
+  server's gets into a message, and no error of aiohttp's, which hold request headers, hangs on as cause or context.
 
 Nothing follows redirects, keeps cookies or reads ``.netrc``. ``aclose`` ends the session; a later request opens one.
 """
@@ -25,6 +25,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
+from threading import get_ident
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from urllib.request import getproxies, proxy_bypass
 
@@ -142,6 +143,8 @@ class AiohttpTransport:
         self._ssl: ssl.SSLContext | bool = ssl_context if ssl_context is not None else True
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        """That runs the loop."""
         self._targets: dict[str, _Target] = {}
         self._plain: http1.Connections | None = None
         self._heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
@@ -191,8 +194,8 @@ class AiohttpTransport:
                 except BaseException:
                     response.close()
                     raise
-            if data is None:
-                failure = _too_large(f"{method} {target.shown}", max_bytes)
+            if isinstance(data, _Start):
+                failure = _too_large(f"{method} {target.shown}", max_bytes, data.bytes)
             else:
                 decoded = _decoded(response.status, response.headers, data, max_bytes, f"{method} {target.shown}")
                 if isinstance(decoded, HttpResponse):
@@ -245,7 +248,7 @@ class AiohttpTransport:
             case http1.Cause.TIMEOUT:
                 raise ReplyTimeoutError(f"{where}: no whole answer within {_seconds(timeout_s)}")
             case http1.Cause.TOO_LARGE:
-                raise _too_large(where, max_bytes)
+                raise _too_large(where, max_bytes, answer.start)
         raise ReplyLostError(f"{where}: {answer.text}")
 
     def _make_head(self, target: _Target, method: Method, url: str, headers: Mapping[str, str]) -> bytes | None:
@@ -273,10 +276,10 @@ class AiohttpTransport:
             await session.close()
 
     def _open_connections(self) -> http1.Connections:
-        loop = asyncio.get_running_loop()
-        if self._plain is not None and self._loop is loop:
+        # a thread runs one loop at a time; asking which one is a call of the kernel
+        if self._plain is not None and self._loop is not None and self._thread == get_ident() and self._loop.is_running():
             return self._plain
-        self._belong_to(loop)
+        self._belong_to(asyncio.get_running_loop())
         self._plain = http1.Connections(self._keepalive_s, self._connect_timeout_s)
         return self._plain
 
@@ -285,7 +288,7 @@ class AiohttpTransport:
             if not self._loop.is_closed():
                 raise RuntimeError("this AiohttpTransport belongs to another event loop: make one for each loop")
             self._session = self._plain = None
-        self._loop = loop
+        self._loop, self._thread = loop, get_ident()
 
     def _open_session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -327,8 +330,14 @@ class AiohttpTransport:
         return target
 
 
-async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
-    """The body as sent, or None once it passes ``max_bytes``."""
+class _Start(NamedTuple):
+    """The first bytes of a body that is too large."""
+
+    bytes: bytes
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | _Start:
+    """The body as sent, or its start once it passes ``max_bytes``."""
     content = response.content
     first = await content.readany()
     size = len(first)
@@ -340,7 +349,7 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | Non
         size += len(chunk)
         chunks.append(chunk)
     response.close()
-    return None
+    return _Start(b"".join(chunks))
 
 
 def _decoded(status: int, headers: Mapping[str, str], data: bytes, max_bytes: int, where: str) -> HttpResponse | TransportError:
@@ -369,7 +378,7 @@ def _decompressed(data: bytes, coding: str, max_bytes: int, where: str) -> bytes
             stream = zlib.decompressobj(wbits)
             plain += stream.decompress(data, max_bytes + 1 - len(plain))
             if len(plain) > max_bytes:
-                return _too_large(where, max_bytes)
+                return _too_large(where, max_bytes, bytes(plain[: http1.START_BYTES]))
             if not stream.eof:
                 return ReplyLostError(f"{where}: the compressed answer is cut short")
             data = stream.unused_data
@@ -378,8 +387,8 @@ def _decompressed(data: bytes, coding: str, max_bytes: int, where: str) -> bytes
     return bytes(plain)
 
 
-def _too_large(where: str, max_bytes: int) -> ReplyTooLargeError:
-    return ReplyTooLargeError(f"{where}: the answer is larger than {max_bytes} bytes")
+def _too_large(where: str, max_bytes: int, body: bytes) -> ReplyTooLargeError:
+    return ReplyTooLargeError(f"{where}: the answer is larger than {max_bytes} bytes", body[: http1.START_BYTES])
 
 
 def _environment_proxy(url: URL) -> URL | None:
@@ -474,7 +483,7 @@ class FakeTransport:
         except TimeoutError:
             raise ReplyTimeoutError(f"{method} {public_url(url)}: no whole answer within {_seconds(timeout_s)}") from None
         if len(response.body) > max_bytes:
-            raise _too_large(f"{method} {public_url(url)}", max_bytes)
+            raise _too_large(f"{method} {public_url(url)}", max_bytes, response.body)
         return response._replace(headers=CIMultiDictProxy(CIMultiDict(response.headers)))
 
     async def aclose(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayeval.encoding import encode, read_bounded, well_formed
+from rayeval.encoding import encode, encode_line, read_bounded, well_formed
 
 ODD_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 VALUES = st.recursive(
@@ -22,6 +22,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_anything_that_python_parses_from_json_is_encoded(value: Any) -> None:
     orjson.loads(encode(value))
+    assert encode_line(value) == encode(value) + b"\n"
 
 
 @given(st.text())

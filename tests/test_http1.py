@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayeval.http1 import Answer, Cause, Connections, Failure, Origin, request_head
+from rayeval.http1 import START_BYTES, Answer, Cause, Connections, Failure, Origin, request_head
 
 HEAD = request_head("POST", "/x", "shop", {"Content-Type": "application/json"})
 HANG_S = 20.0
@@ -185,6 +185,15 @@ async def test_a_body_beyond_the_bound_ends_the_request(connections: Connections
     async with serving(replying(WHOLE[name][0])) as origin:
         failure = await ask(connections, origin, max_bytes=4)
     assert isinstance(failure, Failure) and failure.cause is Cause.TOO_LARGE
+    assert WHOLE[name][1][:5] == failure.start[:5] and len(failure.start) >= 5
+
+
+async def test_of_a_large_body_only_the_start_is_waited_for(connections: Connections) -> None:
+    body = bytes(range(256)) * 32
+    never = replying(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", body[:100], body[100:])
+    async with serving(never) as origin:
+        failure = await ask(connections, origin)
+    assert failure == Failure(Cause.TOO_LARGE, "", body[:START_BYTES])
 
 
 async def test_a_host_that_is_none() -> None:

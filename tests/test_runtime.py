@@ -581,3 +581,26 @@ async def test_one_runtime_plays_many_episodes_at_once() -> None:
 def test_settings_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(bad))):
         RuntimeSettings(**bad)
+
+
+async def test_what_calls_took_rides_beside_the_line_and_is_not_in_it() -> None:
+    finished = await World().run()
+    trace = orjson.loads(finished.line)
+    (model_s, turns), (environment_s, steps) = finished.figures["model_s"], finished.figures["environment_s"]
+    assert turns == [0] * len(trace["steps"]) and model_s == pytest.approx(0.0015 * len(turns))
+    assert len(steps) == len(trace["steps"]) and 0 < environment_s < trace["duration_ms"] / 1e3
+    assert finished.figures["endpoint"] == "http://model:8000/v1"
+    assert "model_s" not in trace and b"environment_s" not in finished.line
+
+
+async def test_a_call_of_the_environment_is_timed_when_it_is_answered() -> None:
+    async def slow(call: FakeCall) -> None:
+        if call.name == "step":
+            await asyncio.sleep(0.045)
+            if call.number == 1:
+                raise EnvironmentCallError("gone", ErrorKind.ENVIRONMENT_UNAVAILABLE, True)
+
+    finished = await World(hook=slow).run()
+    seconds, buckets = finished.figures["environment_s"]
+    assert finished.status == "failed" and len(buckets) == 1, "the call that failed has no latency"
+    assert seconds >= 0.04 and buckets[0] >= 3

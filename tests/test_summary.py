@@ -1,6 +1,7 @@
 import copy
 import math
 import random
+import shlex
 
 import orjson
 import pytest
@@ -318,10 +319,21 @@ def test_extras_are_put_beside_the_groups_and_never_over_them(tmp_path):
 # --- words
 
 
-def test_the_verdict_has_two_lines(tmp_path):
-    first, second = verdict_lines(summarize_run(make_run(tmp_path / "r", EPISODES, tasks=range(5))))
+def test_the_verdict_has_two_lines_and_one_for_each_kind_of_failure(tmp_path):
+    first, second, sample = verdict_lines(summarize_run(make_run(tmp_path / "r", EPISODES, tasks=range(5))))
     assert first == "3 of 5 episodes completed (60.0 %), reward 0.5000 ± 0.2887 (SEM), success 33.3 %"
     assert second == "1 failed (model_unavailable 1), 1 not run; reward between 0.3000 and 0.7000 with these at 0 and at 1"
+    assert sample.startswith("  model_unavailable, task-0000") and sample.endswith(": gone")
+
+
+def test_a_sample_is_one_line_of_the_first_episode_that_failed_for_good(tmp_path):
+    lost = [failed(0, message="first\ntry"), completed(0, attempt=2)]
+    run = make_run(
+        tmp_path / "r", [*lost, failed(2, message="second\n\x1b[31m " + "x" * 999), failed(1, message="a\nb"), failed(3)], tasks=range(4)
+    )
+    samples = summarize_run(run)["failure_samples"]
+    assert samples == {"model_unavailable": {"episode_id": "task-000001__sample-000", "message": "a b"}}
+    assert len(verdict_lines(summarize_run(run))) == 3
 
 
 def test_a_clean_run_says_so(tmp_path):
@@ -346,6 +358,8 @@ def test_a_retry_is_offered_only_after_failures_and_means_the_same_plan(tmp_path
     last = next_commands(tmp_path, config, 2, ["--set", "model.name=a b", "--limit", "3"])[-1]
     assert last.endswith(" --set 'model.name=a b' --limit 3 --retry-failed")
     assert f"'{config}'" in last
+    same = next_commands(tmp_path, config, 2, ["--limit", "3"], not_run=5)[-1]
+    assert same == shlex.join(["rayeval", "run", str(config), "--limit", "3"])
 
 
 # --- cost and duplicates

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,13 @@ def test_long_messages_and_tracebacks_are_cut() -> None:
     record = error_record("reset", ValueError("x" * 100_000))
     assert len(record["message"]) == 4_000
     assert len(record["traceback"]) == 16_000
+
+
+@pytest.mark.parametrize("latency", [None, "soon", float("nan"), float("inf"), -1.0])
+def test_a_latency_that_is_none_is_left_out_of_the_timings(latency: Any) -> None:
+    trace = builder()
+    trace.add_step(1, "page", [], replace(OUTPUT, latency_ms=latency))
+    trace.add_step(2, "page", [], replace(OUTPUT, latency_ms=30.0))
+    figures = trace.finish().figures
+    assert figures["model_s"] == (0.03, [2]) and figures["environment_s"] == (0, [])
+    assert figures["endpoint"] is None, "a provenance without a model"

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rayeval.cli import configuration, control, doctor, leases, project, running, runs, sharding, verifying
+from rayeval.cli import configuration, control, doctor, leases, logs, project, running, runs, sharding, submit, verifying
 from rayeval.cli.output import PipeClosedError, error_object, one_line, write_error, write_json, write_out
 from rayeval.exceptions import InputError, PlanMismatchError, RayevalError
 from rayeval.schemas import ExitCode
@@ -45,9 +45,11 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(configuration.app, name="config")
 app.command("plan")(running.plan)
 app.command("run")(running.run)
+app.command("submit")(submit.submit)
 app.command("runs")(runs.runs)
 app.command("status")(runs.status)
 app.command("summarize")(runs.summarize)
+app.command("logs")(logs.logs)
 app.command("verify")(verifying.verify)
 app.command("shards")(sharding.shards)
 app.command("control")(control.control)
@@ -72,6 +74,16 @@ def _root(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: ``sys.argv``). -> its exit code; raises nothing."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    code = _main(arguments)
+    submission_id = os.environ.get("RAYEVAL_SUBMISSION_ID")
+    if submission_id and arguments[:1] == ["run"]:
+        from rayeval.submission import end_line
+
+        write_error(end_line(submission_id, code))
+    return code
+
+
+def _main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="rayeval", standalone_mode=False)

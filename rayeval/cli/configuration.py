@@ -79,9 +79,9 @@ def diff(
 
 def _is_semantic(key: str) -> bool:
     """Whether a dotted key enters the fingerprint; what lies below an open key such as model.extra_body belongs to it."""
-    from rayeval.config import NOT_SEMANTIC
+    from rayeval.config import NOT_SEMANTIC, NOT_SEMANTIC_SECTIONS
 
-    return not key.startswith("execution.") and ".".join(key.split(".")[:2]) not in NOT_SEMANTIC
+    return key.split(".")[0] not in NOT_SEMANTIC_SECTIONS and ".".join(key.split(".")[:2]) not in NOT_SEMANTIC
 
 
 def _text(value: Any) -> str:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
 from rayeval.cli.output import one_line, use_color, visible
+from rayeval.cli.words import duration
 from rayeval.costs import money
 from rayeval.display import RunDisplay
 from rayeval.exceptions import InputError
@@ -134,14 +135,6 @@ def status_sentence(status: Mapping[str, Any]) -> str:
     eta = status.get("eta_s")
     parts.append(f"about {duration(eta)} left" if eta is not None else "time left not known yet")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """42 s, 7 min, 3 h 05 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class _StreamDisplay:

@@ -28,6 +28,8 @@ DOCTOR_SCHEMA = "rayeval-leases-doctor-v1"
 SILENT_S = 120.0
 """An actor on another host that was not heard of for so long has fenced itself; several times ``fence_s``, for clocks differ."""
 _TIMEOUT_S = 5.0
+_SHOWN_ID = 8
+"""Characters of a lease id that are shown: enough to find it in ``leases.jsonl``, not enough to act with it."""
 
 RunOrAll = Annotated[
     Optional[str],  # noqa: UP045  typer reads the annotation at run time
@@ -54,7 +56,7 @@ def list_(run: RunOrAll = None, runs_dir: RunsDirOption = DEFAULT_RUNS_DIR, as_j
     elif not held:
         write_out("no lease is journalled as held")
     else:
-        rows = [(h.run.name, h.lease.server, str(h.lease.env_idx), h.lease.lease_id[:8], h.actor_id, h.owner) for h in held]
+        rows = [(h.run.name, h.lease.server, str(h.lease.env_idx), h.lease.lease_id[:_SHOWN_ID], h.actor_id, h.owner) for h in held]
         write_out(table(("run", "server", "slot", "lease", "actor", "owner"), rows))
 
 
@@ -122,7 +124,7 @@ def _runs(run: str | None, runs_dir: Path) -> list[RunDirectory]:
 
     if run is not None:
         return [resolve_run(run, runs_dir)]
-    return [RunDirectory(Path(info.path)) for info in list_runs(runs_dir)]
+    return [RunDirectory(Path(info.path)) for info in list_runs(runs_dir) if info.state != "broken"]
 
 
 def _held(runs: Sequence[RunDirectory]) -> list[Held]:
@@ -223,4 +225,5 @@ async def _look(servers: Sequence[str], journalled: Counter[str]) -> list[dict[s
 
 
 def _as_json(held: Held) -> JsonObject:
-    return {"run": held.run.name, "actor": held.actor_id, "owner": held.owner, **held.lease._asdict()}
+    lease = held.lease._replace(lease_id=held.lease.lease_id[:_SHOWN_ID])
+    return {"run": held.run.name, "actor": held.actor_id, "owner": held.owner, **lease._asdict()}

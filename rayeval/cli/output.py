@@ -46,8 +46,17 @@ def write_json(value: Mapping[str, Any]) -> None:
     """The one JSON object of ``--json`` on stdout; control characters are escaped by JSON itself. Raises PipeClosedError."""
     text = json.dumps(value, ensure_ascii=not _speaks_unicode(sys.stdout), indent=2 if sys.stdout.isatty() else None)
     # JSON escapes C0 only; the rest of what ``visible`` guards against is escaped the JSON way, so that the value stays the same.
-    text = _HARMFUL.sub(lambda m: m.group() if m.group() < " " else f"\\u{ord(m.group()):04x}", text)
-    _write(sys.stdout, text + "\n")
+    _write(sys.stdout, _HARMFUL.sub(_json_escaped, text) + "\n")
+
+
+def write_json_line(value: Mapping[str, Any]) -> None:
+    """One of several JSON objects on stdout, each a line. Raises PipeClosedError."""
+    text = json.dumps(value, ensure_ascii=not _speaks_unicode(sys.stdout))
+    _write(sys.stdout, _HARMFUL.sub(_json_escaped, text) + "\n")
+
+
+def _json_escaped(m: re.Match[str]) -> str:
+    return m.group() if m.group() < " " else f"\\u{ord(m.group()):04x}"
 
 
 def write_error(text: str) -> None:
@@ -103,12 +112,13 @@ def write_link(label: str, path: Path) -> None:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns padded with spaces; wide (CJK) characters count double."""
     body = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(_width(cell) for cell in column) for column in zip(head, *body, strict=True)]
-    lines = ("  ".join(cell + " " * (w - _width(cell)) for cell, w in zip(row, widths, strict=True)) for row in (head, *body))
+    widths = [max(width_of(cell) for cell in column) for column in zip(head, *body, strict=True)]
+    lines = ("  ".join(cell + " " * (w - width_of(cell)) for cell, w in zip(row, widths, strict=True)) for row in (head, *body))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
+    """Columns that a printable text takes on a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -44,7 +47,7 @@ def plan(
     """Say what a configuration means: episodes, hashes, fingerprint, disk. Makes no call."""
     from rayeval.cli.doctor import disk_needed, nearest_existing
 
-    loaded, planned = _planned(config, set_ or (), _selection(limit, task, where))
+    loaded, planned = planned_with(config, set_ or (), selection_of(limit, task, where))
     place = loaded.config.experiment.output_dir
     disk = {"needed_bytes": disk_needed(planned.job_count), "free_bytes": shutil.disk_usage(nearest_existing(place)).free}
     if as_json:
@@ -120,7 +123,8 @@ def _plan_lines(loaded: LoadedConfig, planned: Plan, disk: JsonObject) -> list[s
     ]
 
 
-def _planned(config: Path, overrides: Sequence[str], selection: Selection) -> tuple[LoadedConfig, Plan]:
+def planned_with(config: Path, overrides: Sequence[str], selection: Selection) -> tuple[LoadedConfig, Plan]:
+    """A configuration and its plan. Raises InputError."""
     from rayeval.config import load_config
     from rayeval.plan import make_plan
 
@@ -128,7 +132,8 @@ def _planned(config: Path, overrides: Sequence[str], selection: Selection) -> tu
     return loaded, make_plan(loaded, selection)
 
 
-def _selection(limit: int | None, task: str | None, where: str | None) -> Selection:
+def selection_of(limit: int | None, task: str | None, where: str | None) -> Selection:
+    """The options that choose episodes."""
     from rayeval.plan import Selection
 
     return Selection(limit=limit, task=task, where=where)
@@ -176,20 +181,16 @@ def run(
 
     mode = choose_mode(display, os.environ, sys.stderr.isatty())
     configure_logging(mode)
-    overrides = list(set_ or ())
-    if max_failed is not None:
-        overrides.append(f"execution.max_failed={_quoted(max_failed) if '%' in max_failed else max_failed}")
-    if no_resume:
-        overrides.append("execution.resume=false")
+    overrides = overrides_of(set_, max_failed, no_resume)
     if runs_dir is not None:
         overrides.append(f"experiment.output_dir={_quoted(str(runs_dir.absolute()))}")
-    selection = _selection(limit, task, where)
-    loaded, planned = _planned(config, overrides, selection)
+    selection = selection_of(limit, task, where)
+    loaded, planned = planned_with(config, overrides, selection)
     if show:
         # Another name is another plan; its jobs and seeds are the same, for these depend on experiment.seed.
         name = f"{planned.experiment}-show-{planned.fingerprint[:8]}"
         extra = [f"experiment.name={_quoted(name)}", "execution.concurrency=1", "execution.actors=1"]
-        loaded, planned = _planned(config, [*overrides, *extra], selection)
+        loaded, planned = planned_with(config, [*overrides, *extra], selection)
     if retry_failed and no_resume:
         raise InputError("--retry-failed", None, "needs what the run directory holds; leave out --no-resume")
     _print_notes(loaded)
@@ -210,12 +211,38 @@ def run(
         show=show,
         argv=tuple(sys.argv),
     )
-    outcome = run_plan(request, make_display(mode, os.environ))
     repeated = [word for text in set_ or () for word in ("--set", text)]
     chosen = {"--limit": limit, "--task": task, "--where": where, "--runs-dir": runs_dir}
     repeated += [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
-    _tell(outcome, config, [*repeated, "--show"] if show else repeated, as_json)
+    with verdict_first():
+        outcome = run_plan(request, make_display(mode, os.environ))
+        _tell(outcome, config, [*repeated, "--show"] if show else repeated, as_json)
     return ExitCode(outcome.exit_code)
+
+
+@contextlib.contextmanager
+def verdict_first() -> Iterator[None]:
+    """A stop signal between the end of a run and its verdict changes neither: the run has taken the signals while it lived, and what it
+    gives them back to lets them pass."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def overrides_of(set_: Sequence[str] | None, max_failed: str | None, no_resume: bool) -> list[str]:
+    """``--set`` and the options that stand for one."""
+    overrides = list(set_ or ())
+    if max_failed is not None:
+        overrides.append(f"execution.max_failed={_quoted(max_failed) if '%' in max_failed else max_failed}")
+    if no_resume:
+        overrides.append("execution.resume=false")
+    return overrides
 
 
 def _quoted(text: str) -> str:
@@ -236,10 +263,10 @@ def _tell(outcome: RunOutcome, config: Path, options: Sequence[str], as_json: bo
         return
     if outcome.reason:
         write_out(f"ended: {outcome.reason}")
-    failed = 0
+    failed = not_run = 0
     if summary is not None:
         write_out("\n".join(verdict_lines(summary)))
-        failed = summary["counts"]["failed"]
+        failed, not_run = summary["counts"]["failed"], summary["counts"]["not_run"]
     write_link("run: ", outcome.run_dir)
-    for command in next_commands(outcome.run_dir, config, failed, options):
+    for command in next_commands(outcome.run_dir, config, failed, options, not_run):
         write_out(f"  {command}")

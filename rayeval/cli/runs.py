@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rayeval.cli.display import duration, status_sentence
 from rayeval.cli.options import DEFAULT_RUNS_DIR, JsonOption, RunArgument, RunsDirOption
 from rayeval.cli.output import table, write_json, write_out
+from rayeval.cli.words import duration
 from rayeval.exceptions import InputError
-from rayeval.schemas import STATUS_SCHEMA, JsonObject
+from rayeval.schemas import ExitCode, JsonObject
 
 if TYPE_CHECKING:
+    from rayeval.cli.sources import Source
     from rayeval.store import RunDirectory, RunInfo
 
 RUNS_SCHEMA = "rayeval-runs-v1"
+_FIRST_S = 5.0
+"""How long a run on a cluster is waited for that has told nothing yet."""
 
 
 def runs(
@@ -40,9 +43,11 @@ def runs(
 
 
 def _row(info: RunInfo, now: float) -> tuple[str, ...]:
-    reward = "" if info.reward_mean is None else f"{info.reward_mean:.3f}"
+    from rayeval.summary_text import figure
+
+    reward = "" if info.reward_mean is None else figure(info.reward_mean, 3)
     if reward and info.reward_sem is not None:
-        reward += f" ± {info.reward_sem:.3f}"
+        reward += f" ± {figure(info.reward_sem, 3)}"
     counts = (("" if n is None else str(n)) for n in (info.done, info.failed, info.planned))
     age = duration(max(0.0, now - info.modified_at))
     return (info.name, info.state, info.model or "", info.split or "", *counts, reward, age, size(info.bytes))
@@ -60,45 +65,51 @@ def size(count: int) -> str:
     return f"{value / 1000:.1f} TB"
 
 
-def status(run: RunArgument, runs_dir: RunsDirOption = DEFAULT_RUNS_DIR, as_json: JsonOption = False) -> None:
-    """Say how far a run is."""
-    from rayeval.store import read_status, resolve_run, run_info
+def status(
+    run: RunArgument,
+    runs_dir: RunsDirOption = DEFAULT_RUNS_DIR,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Until the run ends, and with its exit code: a page on a terminal, else lines.")
+    ] = False,
+    every: Annotated[
+        Optional[float],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option("--every", metavar="S", min=0.2, max=3600, help="With --watch; default: 1 for pages and JSON, 30 for lines."),
+    ] = None,
+    address: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--address", metavar="ADDRESS", help="Ask the live run of this name over its Ray cluster, not its directory."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout; with --watch one a line, for each change.")
+    ] = False,
+) -> int:
+    """Say how far a run is, what is stuck and when it will be done."""
+    from rayeval.cli.sources import FarSource, LocalSource
 
-    run_dir = resolve_run(run, runs_dir)
-    last = read_status(run_dir)
-    info = run_info(run_dir)
-    state = info.state if info is not None else "unknown"
-    if last is None:
-        if as_json:
-            write_json({"schema": STATUS_SCHEMA, "run": run_dir.name, "state": state, "planned": info and info.planned})
-        else:
-            write_out(f"{run_dir.name}: {state}; no status was written")
-        return
-    # A killed driver leaves "running" behind; whether its lock is held says the truth.
-    reported = last.get("state")
-    if state == "interrupted" and reported != "ended":
-        last = {**last, "state": "interrupted", "in_flight": 0, "eta_s": None}
+    if every is not None and not watch:
+        raise InputError("--every", every, "is for --watch alone")
+    if address is None:
+        from rayeval.store import resolve_run
+
+        return _tell(LocalSource(resolve_run(run, runs_dir)), watch, every, as_json)
+    from actors.far_status import RunGoneError, far_status
+
+    name = Path(run).name
+    with far_status(address, name) as ask:
+        return _tell(FarSource(ask, name, RunGoneError), watch, every, as_json)
+
+
+def _tell(source: Source, watch: bool, every: float | None, as_json: bool) -> int:
+    from rayeval.cli import watching
+
+    if watch:
+        return watching.watch(source, every, as_json)
+    sight = source.read(_FIRST_S)
     if as_json:
-        write_json({**last, "schema": STATUS_SCHEMA})
-        return
-    write_out("\n".join(_status_lines(last, state)))
-
-
-def _status_lines(last: JsonObject, state: str) -> list[str]:
-    lines = [f"{last.get('run')}: {last.get('state')}" + (f" ({last['reason']})" if last.get("reason") else "")]
-    sentence = status_sentence(last)
-    # What is left is said only while somebody works on it.
-    lines.append(sentence if state == "running" else sentence.rpartition(", ")[0])
-    if state == "interrupted":
-        lines.append("nobody works on it; run the same command again to go on")
-    rows = [_server_row(server) for server in last.get("environment") or ()]
-    if rows and state == "running":
-        lines.append(table(("environment", "slots", "free", "held", "admission"), rows))
-    return lines
-
-
-def _server_row(server: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(server.get(key, "")) for key in ("server", "slots", "free", "held", "admission"))
+        write_json(watching.status_object(sight))
+    else:
+        watching.print_page(sight)
+    return ExitCode.OK
 
 
 def summarize(

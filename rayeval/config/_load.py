@@ -223,7 +223,8 @@ def _first_error(error: ValidationError, origins: dict[str, str]) -> Configurati
         hint = f"give {hint}"
     elif any(isinstance(p, int) for p in row["loc"][2:]):
         key += "".join(f"[{p}]" for p in row["loc"][2:] if isinstance(p, int))
-    value = None if key in _SECRET_KEYS or (key.endswith(".base_url") and re.search("[@?#]", repr(row["input"]))) else row["input"]
+    is_url = key.endswith((".base_url", ".endpoint"))
+    value = None if key in _SECRET_KEYS or (is_url and re.search("[@?#]", repr(row["input"]))) else row["input"]
     return ConfigurationError(key, value, f"{hint}{_at(key.partition('[')[0], origins)}")
 
 

@@ -36,6 +36,8 @@ NOT_SEMANTIC = frozenset(
     }
 )
 """Keys above ``execution`` that stay outside the fingerprint. Of the three files the content enters, not the path."""
+NOT_SEMANTIC_SECTIONS = ("execution", "tracing")
+"""Sections of which no key enters the fingerprint."""
 ENVIRONMENT_KINDS = ("shopsimulator",)
 MODEL_PROVIDERS = ("openai_chat", "scripted")
 RESERVED_BODY_KEYS = frozenset(
@@ -60,6 +62,10 @@ RESERVED_BODY_KEYS = frozenset(
     }
 )
 """Keys of a request that have a setting of their own, that the engine owns, or that would put a secret on disk."""
+
+MIN_FENCE_S = 10.0
+"""Signs of life are due each 5 s and may take as long to arrive: two of them. With less an actor of a healthy run would take one that is
+late for the end of its driver."""
 
 _DOTTED_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -111,6 +117,14 @@ def _urls(value: Any) -> Any:
     if DEMO in trimmed and len(trimmed) > 1:
         raise ValueError("give 'demo' alone or a list of URLs, not both")
     return trimmed
+
+
+def _collector_url(value: str) -> str:
+    if value == DEMO or not value.startswith(("http://", "https://")):
+        raise ValueError("give the http:// or https:// URL of an OTLP collector")
+    if "@" in value or "?" in value:
+        raise ValueError("give the URL without user, password or query; a key belongs into the variable OTEL_EXPORTER_OTLP_HEADERS")
+    return _url(value)
 
 
 def _path(value: Any) -> Any:
@@ -305,7 +319,7 @@ class ExecutionSection(_Section):
     episode_timeout_s: _Seconds = Field(3600.0, description="One episode, from the reset's answer on.")
     stall_timeout_s: _Seconds = Field(600.0, description="No reset answered for so long: drain, exit 5.")
     endpoint_outage_s: _Seconds = Field(600.0, description="No server reachable for so long: drain, exit 5.")
-    fence_s: _Seconds = Field(30.0, description="An actor that hears nothing for so long stops acting.")
+    fence_s: float = Field(30.0, ge=MIN_FENCE_S, description="An actor that hears nothing for so long stops acting.")
     grace_s: float = Field(60.0, ge=0, description="How long running episodes may go on after a stop signal.")
     model_attempts: int = Field(5, ge=1, le=1000, description="HTTP attempts of one model turn in total.")
     max_tokens_total: int | None = Field(None, ge=1, description="Tokens of the whole run, all attempts: then drain, exit 4. Null: no cap.")
@@ -328,6 +342,26 @@ class ExecutionSection(_Section):
         return math.floor(planned * float(self.max_failed.rstrip("%")) / 100 + 1e-9)
 
 
+class TracingSection(_Section):
+    """Spans of episodes for an OpenTelemetry backend; never part of the fingerprint, free to change on a resume."""
+
+    enabled: bool = Field(False, description="Whether episodes are exported as OpenTelemetry traces. Needs the extra rayeval[otel].")
+    endpoint: Annotated[str, AfterValidator(_collector_url)] | None = Field(
+        None, description="URL of an OTLP collector over HTTP, with or without /v1/traces. Null: the OTEL_EXPORTER_OTLP_* variables."
+    )
+    sample_completed: int = Field(
+        100, ge=0, description="One in so many completed episodes is exported; 1: all, 0: none. Failed attempts always are."
+    )
+    content: bool = Field(
+        False,
+        description="Whether prompts, answers and pages go along; OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT must say so too.",
+    )
+    service_name: _Text | None = Field(None, description="service.name of the spans. Null: OTEL_SERVICE_NAME, else rayeval.")
+    provider_name: _Text | None = Field(
+        None, description="gen_ai.provider.name, as vllm or sglang. Null: openai for openai_chat, else model.provider."
+    )
+
+
 class Config(_Section):
     """A whole configuration. Paths are absolute once ``load_config`` made it."""
 
@@ -339,6 +373,7 @@ class Config(_Section):
     skills: SkillsSection = Field(default_factory=SkillsSection)
     model: ModelSection
     execution: ExecutionSection = Field(default_factory=ExecutionSection)
+    tracing: TracingSection = Field(default_factory=TracingSection)
 
     @model_validator(mode="after")
     def _across_fields(self) -> Config:

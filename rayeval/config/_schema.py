@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayeval.config._models import NOT_SEMANTIC, Config
+from rayeval.config._models import NOT_SEMANTIC, NOT_SEMANTIC_SECTIONS, Config
 
 _DIALECT = "http://json-schema.org/draft-07/schema#"  # the newest that yaml-language-server reads in full
 
@@ -22,7 +22,7 @@ def _draft7(node: Any) -> Any:
 
 def is_semantic(key: str) -> bool:
     """Whether the dotted key enters the fingerprint (a file by its content counts as not: its path does not)."""
-    return not key.startswith("execution.") and key not in NOT_SEMANTIC
+    return key.partition(".")[0] not in NOT_SEMANTIC_SECTIONS and key not in NOT_SEMANTIC
 
 
 def config_keys() -> dict[str, Any]:

@@ -100,8 +100,8 @@ async def serve(options: DemoOptions) -> None:
     """Run both servers until SIGINT, SIGTERM or, if asked for, the end of standard input."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, (lambda: None) if options.ignore_sigterm else stop.set)
     app = DemoApp(options)
     try:
         urls = await app.start()

@@ -1,7 +1,8 @@
 """Start the demo servers as a process of their own, and be sure that they end.
 
 The child runs in a session of its own, so that a Ctrl-C meant for the driver does not reach it, and it exits when its
-standard input ends: the pipe is held here and the kernel closes it however this process dies.
+standard input ends: the pipe is held here and the kernel closes it however this process dies. A SIGTERM to the whole
+process tree (``ray job stop``, a service manager) leaves it running: the driver drains, then closes the pipe.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def start_demo(*, timeout_s: float = START_S, **options: Any) -> DemoServers:
     Raises ConfigurationError for a bad value, TypeError for an unknown name, and StoppedError, with what the servers
     wrote, when they do not listen within ``timeout_s``.
     """
-    asked = DemoOptions(**{**options, "exit_with_stdin": True})
+    asked = DemoOptions(**{**options, "exit_with_stdin": True, "ignore_sigterm": True})
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "rayeval.demo", *asked.argv()],

@@ -46,6 +46,7 @@ class DemoOptions:
     echo_key_500: bool = _option(False, "the same with 500, which clients retry")
     catalogue: str | None = _option(None, "a catalogue file in place of the bundled one", "FILE")
     exit_with_stdin: bool = _option(False, "exit when standard input ends")
+    ignore_sigterm: bool = _option(False, "go on after SIGTERM: it stops whole process trees, and a driver drains first")
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+MAX_REWARD = 1e9
+"""Largest reward, and reward component, either way. Far beyond any score an environment is known to give, and small enough for all that is
+done with rewards later: a trainer's squares in 32-bit floats (up to 3e38) hold sums over 10**20 of them. A larger number is a fault of the
+environment, and one such episode would make the mean of a whole run worthless."""
 
 
 def page_fault(result: Any) -> str | None:
@@ -29,7 +33,8 @@ def reset_fault(result: Any) -> str | None:
 
 
 def step_fault(result: Any) -> str | None:
-    """A page with ``done`` (bool) and, when done, a finite number as ``reward``: a score that is none must not be counted."""
+    """A page with ``done`` (bool) and, when done, a number of at most ``MAX_REWARD`` as ``reward``: a score that is none must not be
+    counted. A component (``r_*`` of ``reward_detail``) may be absent or no number, but not a larger one."""
     fault = page_fault(result)
     if fault is not None:
         return fault
@@ -40,8 +45,12 @@ def step_fault(result: Any) -> str | None:
             return _not(field, "an object", result)
     if result["done"]:
         reward = result.get("reward")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            return _not("reward", "a finite number when done", result)
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= MAX_REWARD:  # not a NaN either
+            return _not("reward", f"a number from {-MAX_REWARD:g} to {MAX_REWARD:g} when done", result)
+        detail = result.get("reward_detail", {})
+        for name, value in detail.items():
+            if isinstance(value, int | float) and abs(value) > MAX_REWARD and str(name).startswith("r_"):
+                return "reward_detail." + _not(name, f"a number from {-MAX_REWARD:g} to {MAX_REWARD:g}", detail)
     return None
 
 
@@ -52,5 +61,11 @@ def terminal_fault(result: Any) -> str | None:
 
 
 def _not(field: str, wanted: str, holder: dict[str, Any]) -> str:
-    got = "is missing" if field not in holder else f"is {str(holder[field])[:80]!r}"
+    got = "is missing" if field not in holder else f"is {_shown(holder[field])}"
     return f"{field} {got}; it must be {wanted}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 256:  # str() refuses very long ones
+        return f"a number of {value.bit_length()} bits"
+    return repr(str(value)[:80])

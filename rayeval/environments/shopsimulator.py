@@ -7,6 +7,7 @@ Invariants of an episode:
   ``reset_timeout_s``; then, or when cancelled, the request is the reaper's, which releases the lease at the answer.
 * ``on_lease("held")`` comes in the turn in which the answer is parsed, before anything else of it is checked; ``on_lease("ended")``
   once the server no longer counts the lease (200, or 409: already gone). A release is the one call that may be sent again.
+* A lease that an answer names is held, whatever is wrong with the answer: no JSON, too large. No lease id gets into an error.
 * ``guard`` runs right before each reset, interact and terminate, never before a release.
 """
 
@@ -16,16 +17,26 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import orjson
 
 from rayeval.encoding import encode
 from rayeval.environments._reaper import Reaper
+from rayeval.environments._shop_answers import (
+    UNAVAILABLE_STATUSES,
+    excerpt,
+    lease_of,
+    no_answer,
+    off_contract,
+    parsed,
+    public_reset,
+    reset_start_fault,
+    result_of,
+    unavailable,
+    without_lease,
+)
 from rayeval.environments.base import LeaseListener
 from rayeval.environments.pages import reset_fault, step_fault, terminal_fault
 from rayeval.environments.timeouts import EnvironmentTimeouts
-from rayeval.exceptions import EnvironmentCallError, TransportError
+from rayeval.exceptions import EnvironmentCallError, ReplyTooLargeError, TransportError
 from rayeval.schemas import EnvironmentIdentity, EpisodeJob, ErrorKind, JsonObject, Lease, ServerCapacity
 from rayeval.transport import HttpResponse, HttpTransport, public_url
 
@@ -34,18 +45,6 @@ _log = logging.getLogger(__name__)
 INTERACTION_MODE = "single_turn"
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 
-_LEASE_FIELDS = ("env_idx", "lease_id")
-_PRIVATE_RESET_FIELDS = ("private_task_instruction", "goal_options", "reason_key", "goal", *_LEASE_FIELDS)
-_BAD_INPUT = (
-    "unknown or inactive task_id",
-    "task idx must be",
-    "requires idx parameter",
-    "unsupported interaction_mode",
-    "unsupported termination reason",
-    "requires response parameter",
-)
-"""Texts of a 500 that say that the request is wrong and will be wrong again."""
-_UNAVAILABLE_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 _HEADERS = {"Content-Type": "application/json"}
 _RELEASE_BACKOFF_S = 0.2
 
@@ -88,13 +87,13 @@ class ShopSimulator:
                 "GET", f"{server.rstrip('/')}/healthz", None, {}, self._timeouts.step_timeout_s, MAX_PAGE_BYTES
             )
         except TransportError as error:
-            raise _unavailable(server, "healthz", str(error)) from error
-        body = _parsed(response.body)
+            raise unavailable(server, "healthz", str(error)) from error
+        body = parsed(response.body)
         if response.status != 200 or not isinstance(body, dict):
-            raise _unavailable(server, "healthz", f"HTTP {response.status}, {_excerpt(response.body)}")
+            raise unavailable(server, "healthz", f"HTTP {response.status}, {excerpt(response.body)}")
         slots, free = body.get("environment_slots"), body.get("free_slots")
         if body.get("ready") is not True or type(slots) is not int or type(free) is not int or not 0 <= free <= slots:
-            raise _unavailable(server, "healthz", f"not ready, or without slots: {_excerpt(response.body)}")
+            raise unavailable(server, "healthz", f"not ready, or without slots: {excerpt(response.body)}")
         versions = (body.get(k) for k in EnvironmentIdentity._fields)
         return ServerCapacity(server, slots, free, EnvironmentIdentity(*(v if isinstance(v, str) else None for v in versions)))
 
@@ -114,7 +113,7 @@ class ShopSimulator:
             try:
                 response = await self.post(lease.server, body, min(left, self._timeouts.step_timeout_s))
             except TransportError as error:
-                failure = _unavailable(lease.server, "release_one", str(error))
+                failure = unavailable(lease.server, "release_one", str(error))
             else:
                 if response.status == 409:
                     return
@@ -123,7 +122,7 @@ class ShopSimulator:
                     return
                 except EnvironmentCallError as error:
                     failure = error
-                    if 400 <= response.status < 500 and response.status not in _UNAVAILABLE_STATUSES:
+                    if 400 <= response.status < 500 and response.status not in UNAVAILABLE_STATUSES:
                         raise
             if time.monotonic() + pause >= give_up:
                 raise failure
@@ -135,7 +134,7 @@ class ShopSimulator:
         try:
             response = await self.post(server, encode({"action": "release_all"}), self._timeouts.release_timeout_s)
         except TransportError as error:
-            raise _unavailable(server, "release_all", str(error)) from error
+            raise unavailable(server, "release_all", str(error)) from error
         result_of(response, server, "release_all")
 
     def pending_resets(self, server: str) -> int:
@@ -212,17 +211,17 @@ class ShopEpisode:
             text = f"{public_url(self._server)}: reset of task {self._job.task_id} not answered within {waited:g} s; it is kept until it is"
             raise EnvironmentCallError(text, ErrorKind.RESET_TIMEOUT, True)
         result = result_of(await request, self._server, "reset", self._lease)
-        fault = reset_fault(result) or _reset_fault(result, self._job.task_id)
+        fault = reset_fault(result) or reset_start_fault(result, self._job.task_id)
         if fault is not None:
-            raise _off_contract(self._server, "reset", fault)
-        return _public_reset(result)
+            raise off_contract(self._server, "reset", fault, self._lease)
+        return public_reset(result)
 
     async def step(self, action: str) -> JsonObject:
         result = await self._act("interact", {"response": action})
         fault = step_fault(result)
         if fault is not None:
-            raise _off_contract(self._server, "interact", fault)
-        return _without_lease(result)
+            raise off_contract(self._server, "interact", fault, self._lease)
+        return without_lease(result)
 
     async def terminate(self, reason: str) -> JsonObject:
         result = await self._act("terminate", {"termination_reason": reason})
@@ -230,8 +229,8 @@ class ShopEpisode:
         if fault is None and result.get("termination_reason") != reason:
             fault = f"termination_reason is {result.get('termination_reason')!r}, asked was {reason!r}"
         if fault is not None:
-            raise _off_contract(self._server, "terminate", fault)
-        return _without_lease(result)
+            raise off_contract(self._server, "terminate", fault, self._lease)
+        return without_lease(result)
 
     async def close(self) -> None:
         await self._release()  # nothing to do while an abandoned reset is out: the lease is the reaper's to learn and to end
@@ -252,11 +251,16 @@ class ShopEpisode:
         try:
             response = await self._shop.post(self._server, body, None)
         except TransportError as error:
-            raise _unavailable(self._server, "reset", str(error)) from error
-        self._lease = _lease_of(response, self._server)
+            if isinstance(error, ReplyTooLargeError):
+                self._learn_lease(error.start)
+            raise no_answer(self._server, "reset", error) from error
+        self._learn_lease(response.body)
+        return response
+
+    def _learn_lease(self, body: bytes) -> None:
+        self._lease = lease_of(body, self._server)
         if self._lease is not None:
             self._on_lease("held", self._lease)
-        return response
 
     async def _act(self, action: str, fields: JsonObject) -> JsonObject:
         lease = self._lease
@@ -267,7 +271,7 @@ class ShopEpisode:
         try:
             response = await self._shop.post(self._server, body, self._shop.timeouts.step_timeout_s)
         except TransportError as error:
-            raise _unavailable(self._server, action, str(error)) from error
+            raise no_answer(self._server, action, error) from error
         return result_of(response, self._server, action, lease)
 
     async def _release(self) -> None:
@@ -281,92 +285,3 @@ class ShopEpisode:
         await self._shop.release(lease)
         self._lease = None
         self._on_lease("ended", lease)
-
-
-def result_of(response: HttpResponse, server: str, action: str, lease: Lease | None = None) -> JsonObject:
-    """``result`` of an answer that is the contract's and no error; raises EnvironmentCallError with the kind and whether to retry, in which
-    the id of ``lease`` is not quoted."""
-    body = _parsed(response.body)
-    result = body.get("result") if isinstance(body, dict) else None
-    status = response.status
-    if not isinstance(result, dict):
-        shown = response.body if lease is None else response.body.replace(lease.lease_id.encode(), b"***")
-        text = f"HTTP {status} without a result object: {_excerpt(shown)}"
-        raise _call_error(server, action, text, *_verdict(status, action, None))
-    error = result.get("error")
-    if error is None and 200 <= status < 300:
-        return result
-    said = str(error) if lease is None else str(error).replace(lease.lease_id, "***")
-    text = f"HTTP {status}: {said[:500]}" if error is not None else f"HTTP {status}"
-    raise _call_error(server, action, text, *_verdict(status, action, str(error)))
-
-
-def _verdict(status: int, action: str, error: str | None) -> tuple[ErrorKind, bool]:
-    """-> the kind, and whether another attempt makes sense. ``error`` is None for a body that is not the contract's."""
-    if status == 409 and action != "reset":
-        return ErrorKind.LEASE_LOST, True
-    if status in _UNAVAILABLE_STATUSES:
-        return ErrorKind.ENVIRONMENT_UNAVAILABLE, True
-    if 400 <= status < 500 and status != 409:
-        return ErrorKind.ENVIRONMENT_REFUSED, False
-    if error is not None and any(text in error for text in _BAD_INPUT):
-        return ErrorKind.ENVIRONMENT_REFUSED, False
-    return ErrorKind.ENVIRONMENT_ERROR, True
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _lease_of(response: HttpResponse, server: str) -> Lease | None:
-    """The lease in an answer, also when the rest of the answer is no good: the slot is taken all the same."""
-    body = _parsed(response.body)
-    result = body.get("result") if isinstance(body, dict) else None
-    if not isinstance(result, dict):
-        return None
-    env_idx, lease_id = result.get("env_idx"), result.get("lease_id")
-    return Lease(server, env_idx, lease_id) if type(env_idx) is int and isinstance(lease_id, str) and lease_id else None
-
-
-def _reset_fault(result: JsonObject, task_id: int) -> str | None:
-    if type(result.get("env_idx")) is not int:
-        return f"env_idx is {result.get('env_idx')!r}; it must be an integer"
-    if not isinstance(result.get("lease_id"), str) or not result["lease_id"]:
-        return "lease_id is missing or no text"
-    if "instruction" in result:
-        return "the retired field 'instruction' is present: the server is too old"
-    if result.get("idx", task_id) != task_id:
-        return f"task {result['idx']!r} was started, asked was {task_id}"
-    return None
-
-
-def _public_reset(result: JsonObject) -> JsonObject:
-    kept = {k: v for k, v in result.items() if k not in _PRIVATE_RESET_FIELDS}
-    persona = kept.get("user_persona")
-    if isinstance(persona, dict) and "__reasoning__" in persona:
-        kept["user_persona"] = {k: v for k, v in persona.items() if k != "__reasoning__"}
-    return kept
-
-
-def _without_lease(result: JsonObject) -> JsonObject:
-    return {k: v for k, v in result.items() if k not in _LEASE_FIELDS}
-
-
-def _call_error(server: str, action: str, text: str, kind: ErrorKind, retryable: bool) -> EnvironmentCallError:
-    return EnvironmentCallError(f"{public_url(server)}: {action}: {text}", kind, retryable)
-
-
-def _unavailable(server: str, action: str, text: str) -> EnvironmentCallError:
-    return _call_error(server, action, text, ErrorKind.ENVIRONMENT_UNAVAILABLE, True)
-
-
-def _off_contract(server: str, action: str, text: str) -> EnvironmentCallError:
-    """The server is there and answers something else than the contract says: an attempt is used up, as by an error of its own."""
-    return _call_error(server, action, text, ErrorKind.ENVIRONMENT_ERROR, True)
-
-
-def _excerpt(body: bytes, limit: int = 200) -> str:
-    return repr(body[:limit].decode(errors="replace"))

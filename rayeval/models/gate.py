@@ -1,9 +1,12 @@
 """What stands between an episode and a model endpoint: circuits, shared pauses, and a limiter where one is asked for.
 
-An endpoint's circuit opens when nothing listens there, or when a gateway says eight times in a row that nothing is behind it. While it is
-open no attempt is made at it: calls wait (and so use up none of ``model_attempts``), or go to another endpoint whose circuit is closed. A
-probe each second closes it. A ``Retry-After`` of a second or more is meant for everybody: no call of this process leaves for that endpoint
-before it is over, and ``pauses`` is told to the other processes. A shorter one is the refused call's own affair.
+An endpoint's circuit opens when nothing listens there, when a gateway says eight times in a row that nothing is behind it, or when it is
+stuck: a call has timed out, and then three probes in a row, with no answer to anything between them. A slow model is not stuck: its server
+answers a probe, or another call. While a circuit is open no attempt is made there: calls wait (and so use up none of ``model_attempts``),
+or go to another endpoint whose circuit is closed; so they do while a time-out is looked into, which at a living server takes one probe. A
+probe each second closes a circuit, and that of a stuck endpoint any answer. A ``Retry-After`` of a second or more is meant for everybody:
+no call of this process leaves for that endpoint before it is over, and ``pauses`` is told to the other processes. A shorter one is the
+refused call's own affair.
 
 Invariants: one event loop owns a gate; no await stands between a check and its change; each endpoint has at most one probe running.
 Closing rule: ``aclose`` ends the probes; a call that waits here is ended by its own deadline or cancellation.
@@ -25,6 +28,8 @@ PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 5.0
 GATEWAY_STRIKES = 8
 """Gateway errors in a row, without an answer between them, that open a circuit."""
+SILENT_PROBES = 3
+"""Probes that must fail in a row after a call has timed out: with their time-outs a quarter of a minute of silence on top of the call's."""
 SHARED_PAUSE_S = 1.0
 """A ``Retry-After`` at least this long is shared; shorter ones would stop everybody for one refused call."""
 PAUSE_CAP_S = 120.0
@@ -53,8 +58,18 @@ class Limiter(Protocol):
 @dataclass(slots=True)
 class _Endpoint:
     open_since: float | None = None
+    waits: bool = False
+    """No attempt is made: the circuit is open, or a time-out is being looked into."""
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     strikes: int = 0
+    answers: int = 0
+    """Calls that got an answer of the endpoint's own."""
+    heard: int = 0
+    """``answers`` at the time-out that is looked into."""
+    failed: int = 0
+    """Probes that have failed since."""
+    patience: int = 1
+    """Probes that must fail in a row to open the circuit."""
     not_before: float = 0.0
     probe: asyncio.Task[None] | None = None
     started: dict[int, float] = field(default_factory=dict)
@@ -69,7 +84,9 @@ class EndpointGate:
         probe: Probe,
         limiters: Mapping[str, Limiter] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        probe_every_s: float = PROBE_EVERY_S,
     ) -> None:
+        self._probe_every_s = probe_every_s
         self._endpoints = {endpoint: _Endpoint() for endpoint in endpoints}
         self._probe = probe
         self._limiters = limiters or {}
@@ -79,21 +96,21 @@ class EndpointGate:
 
     def route(self, endpoint: str) -> str:
         """The endpoint to use: the preferred one, or while its circuit is open the first one whose circuit is closed."""
-        if self._of(endpoint).open_since is None:
+        if not self._of(endpoint).waits:
             return endpoint
-        return next((other for other, state in self._endpoints.items() if state.open_since is None), endpoint)
+        return next((other for other, state in self._endpoints.items() if not state.waits), endpoint)
 
     def ready(self, endpoint: str) -> bool:
         """Whether nothing stands in the way of a call."""
         state = self._of(endpoint)
-        return state.open_since is None and endpoint not in self._limiters and state.not_before <= self._clock()
+        return not state.waits and endpoint not in self._limiters and state.not_before <= self._clock()
 
     async def before(self, endpoint: str) -> None:
         """Wait until the circuit is closed, no shared pause runs and the limiter gives leave."""
         state = self._of(endpoint)
         limiter = self._limiters.get(endpoint)
         while True:
-            if state.open_since is not None:
+            if state.waits:
                 await state.closed.wait()
             elif (left := state.not_before - self._clock()) > 0:
                 await asyncio.sleep(left)
@@ -101,7 +118,7 @@ class EndpointGate:
                 return
             else:
                 await limiter.acquire()
-                if state.open_since is None and state.not_before <= self._clock():
+                if not state.waits and state.not_before <= self._clock():
                     break
                 limiter.release("cancelled", 0.0)  # the endpoint has closed while this call waited for its turn
         state.started[id(asyncio.current_task())] = self._clock()
@@ -121,8 +138,13 @@ class EndpointGate:
             state.strikes += 1
             if state.strikes >= GATEWAY_STRIKES:
                 self._open(endpoint, state)
-        elif outcome not in ("cancelled", "timeout"):
+        elif outcome == "timeout":
+            self._doubt(endpoint, state)
+        elif outcome != "cancelled":
             state.strikes = 0
+            state.answers += 1
+            if state.waits and state.patience > 1:
+                self._close(state)
         if retry_after_s is not None and retry_after_s >= SHARED_PAUSE_S and outcome in ("status_429", "status_503"):
             self.pause(endpoint, retry_after_s)
 
@@ -164,14 +186,34 @@ class EndpointGate:
         return state
 
     def _open(self, endpoint: str, state: _Endpoint) -> None:
-        if state.open_since is None:
-            state.open_since = self._clock()
-            state.closed.clear()
+        state.patience = 1
+        self._hold(state, out=True)
         self._start_probe(endpoint, state)
+
+    def _hold(self, state: _Endpoint, out: bool) -> None:
+        if out and state.open_since is None:
+            state.open_since = self._clock()
+        state.waits = True
+        state.closed.clear()
+
+    def _close(self, state: _Endpoint) -> None:
+        state.open_since = None
+        state.strikes = state.failed = 0
+        state.waits = False
+        state.closed.set()
 
     def _look(self, endpoint: str, state: _Endpoint) -> None:
         """A cut connection alone proves nothing: ask the endpoint."""
         if state.open_since is None:
+            state.patience = 1
+            self._start_probe(endpoint, state)
+
+    def _doubt(self, endpoint: str, state: _Endpoint) -> None:
+        """Nor does a call without an answer; but the next ones would be lost in the same way if it is stuck, so they wait for the probe."""
+        if not state.waits:
+            state.heard, state.failed = state.answers, 0
+            state.patience = SILENT_PROBES
+            self._hold(state, out=False)
             self._start_probe(endpoint, state)
 
     def _start_probe(self, endpoint: str, state: _Endpoint) -> None:
@@ -184,15 +226,13 @@ class EndpointGate:
             with contextlib.suppress(TimeoutError, TransportError):
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     answers = await self._probe(endpoint)
-            if answers:
-                state.open_since = None
-                state.strikes = 0
-                state.closed.set()
+            if answers or (state.patience > 1 and state.answers != state.heard):
+                self._close(state)
                 return
-            if state.open_since is None:
-                state.open_since = self._clock()
-                state.closed.clear()
-            await asyncio.sleep(PROBE_EVERY_S)
+            state.failed += 1
+            if state.failed >= state.patience:
+                self._hold(state, out=True)
+            await asyncio.sleep(self._probe_every_s)
 
 
 def http_probe(transport: HttpTransport, headers: dict[str, str] | None = None) -> Probe:

@@ -7,6 +7,7 @@ from rayeval.store.launch import (
     LAUNCH_SCHEMA,
     argv_without_secrets,
     git_state,
+    launch_number,
     package_versions,
     without_secrets,
     write_launch,
@@ -32,6 +33,7 @@ from rayeval.store.run_directory import (
     resolve_run,
     run_info,
 )
+from rayeval.store.run_logs import RunLogs
 from rayeval.store.status import read_status, write_status
 from rayeval.store.trace_log import TraceLog
 
@@ -47,6 +49,7 @@ __all__ = [
     "RunDirectory",
     "RunInfo",
     "RunLock",
+    "RunLogs",
     "TraceLine",
     "TraceLog",
     "TraceReader",
@@ -58,6 +61,7 @@ __all__ = [
     "iter_receipts",
     "iter_traces",
     "last_records",
+    "launch_number",
     "list_runs",
     "living_holder",
     "load_journal",

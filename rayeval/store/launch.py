@@ -96,6 +96,12 @@ def write_launch(
     return path
 
 
+def launch_number(path: Path) -> int:
+    """-> the number of a launch from the name of its file."""
+    _, _, number = path.stem.rpartition("-")
+    return int(number) if number.isdecimal() else 1
+
+
 def argv_without_secrets(argv: Sequence[str]) -> list[str]:
     """The command line with the values of secret-looking options and ``key=value`` pairs, key-like strings and the
     user part of URLs replaced by ``***``."""

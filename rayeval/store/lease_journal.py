@@ -145,6 +145,8 @@ def _apply(state: JournalState, record: Any) -> None:
     kind, actor_id = record["kind"], record["actor"]
     if kind == "held" or kind == "ended":
         server, env_idx, lease_id = record["lease"]
+        if not all(isinstance(text, str) for text in (actor_id, server, lease_id)):
+            raise TypeError(kind)
         if kind == "held":
             state.held[server, lease_id] = (actor_id, Lease(server, env_idx, lease_id))
         else:

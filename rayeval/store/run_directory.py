@@ -43,6 +43,8 @@ class RunDirectory:
         self.lock = self.path / "run.lock"
         self.lock_record = self.path / "run.lock.json"
         self.shards = self.path / "shards"
+        self.logs = self.path / "logs"
+        """``attempt_N`` for each invocation, N as in ``launch-N.json``."""
         self.control = self.path / "control"
         """The mailbox of a live run."""
         self.control_log = self.path / "control.jsonl"
@@ -147,8 +149,8 @@ class RunInfo:
     split: str | None
     foreign: bool
     state: str
-    """``running``, ``interrupted`` (began, and nobody works on it), ``ended``, or ``unknown`` (no status: foreign, or
-    never begun).
+    """``running``, ``interrupted`` (began, and nobody works on it), ``ended``, ``not begun`` (no episode was ever
+    started), ``broken`` (its manifest cannot be read), or ``unknown`` (a foreign run without a summary).
     """
     planned: int | None
     done: int | None
@@ -184,34 +186,39 @@ def resolve_run(run: str | os.PathLike[str], runs_dir: str | os.PathLike[str] = 
 
 
 def list_runs(runs_dir: str | os.PathLike[str] = "runs") -> list[RunInfo]:
-    """All runs of a directory, newest first. Reads no traces; a run with a damaged manifest is left out. Raises
+    """All runs of a directory, newest first; those with a damaged manifest last, as ``broken``. Reads no traces. Raises
     InputError when ``runs_dir`` is not a directory."""
     base = Path(runs_dir)
     if not base.is_dir():
         raise InputError("runs directory", str(base), "does not exist; start a run, or give --runs-dir")
-    rows = [info for path in _run_paths(base) if (info := run_info(RunDirectory(path))) is not None]
+    rows = [run_info(RunDirectory(path)) for path in _run_paths(base)]
     return sorted(rows, key=lambda row: (row.created_at or "", row.name), reverse=True)
 
 
-def run_info(run_dir: RunDirectory) -> RunInfo | None:
-    """-> the row of one run; None when its manifest cannot be read."""
+def run_info(run_dir: RunDirectory) -> RunInfo:
+    """-> the row of one run."""
     from rayeval.store.lock import living_holder  # lock.py takes RunDirectory from here
 
-    head = _cached(run_dir.manifest)
-    if head is None:
-        return None
+    manifest = _cached(run_dir.manifest)
+    head = manifest or {}
     summary, status = _cached(run_dir.summary) or {}, _cached(run_dir.status) or {}
     plan = _object(head.get("plan"))
     model = _object(plan.get("model"))
     split = plan.get("split") or _object(plan.get("tasks")).get("split") or _object(plan.get("task_split")).get("name")
     foreign = head.get("schema_version") in FOREIGN_MANIFEST_SCHEMAS
     counts, primary = _object(summary.get("counts")), _object(summary.get("primary"))
-    if living_holder(run_dir) is not None:
+    if manifest is None:
+        state = "broken"
+    elif living_holder(run_dir) is not None:
         state, counts, primary = "running", {}, {}
     elif status.get("state") == "ended":
         state = "ended"
+    elif status or summary:
+        state = "interrupted" if status else "ended"
+    elif foreign:
+        state = "unknown"
     else:
-        state = "interrupted" if status else "ended" if summary else "unknown"
+        state = "interrupted" if _stat(run_dir.traces)[1] else "not begun"
     jobs = _object(head.get("jobs")).get("job_count")
     planned = jobs if isinstance(jobs, int) else len(plan["jobs"]) if isinstance(plan.get("jobs"), list) else None
     experiment = plan.get("experiment")

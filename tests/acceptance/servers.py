@@ -41,6 +41,7 @@ class DemoPair(Servers):
     def __init__(self, **options: Any) -> None:
         self._demo: DemoServers = start_demo(**options)
         self.model_url, self.shop_url = self._demo.model_url, self._demo.shop_url
+        self.pid = self._demo.pid
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._demo.close()

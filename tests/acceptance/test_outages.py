@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,8 +43,20 @@ class Site(Servers):
         self._pair = DemoPair(**self._options)
         self.model_url, self.shop_url = self._pair.model_url, self._pair.shop_url
 
+    def freeze(self) -> None:
+        """Connections are still made, and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._pair is not None
+        os.kill(self._pair.pid, number)
+
     def stop(self) -> None:
         if self._pair is not None:
+            self.thaw()
             self._pair.__exit__(None, None, None)
             self._pair = None
 
@@ -153,6 +167,35 @@ def test_calls_wait_for_a_model_server_that_is_away_and_no_attempt_is_lost(tmp_p
     assert_exactly_once(run_dir, EPISODES)
     assert not kinds_of_failures(run_dir)
     assert script.noted("servers answer again")
+
+
+@pytest.mark.slow
+def test_calls_wait_for_a_model_server_that_is_stuck(tmp_path: Path, site: Callable[..., Site]) -> None:
+    """Time-outs alone would use up two attempts of each turn and fail every episode for good."""
+    shop, model = site(), site()
+    bench = Bench(tmp_path, EPISODES)
+    run_dir = bench.run_dir("stuck")
+    script = Script((after(run_dir, 6), model.freeze), (once_noted("dispatch waits"), model.thaw))
+    settings = {**GENTLE, "execution.model_attempts": 2, "execution.model_timeout_s": 2.0}
+    outcome = play(bench.config("stuck", Pair(shop, model), settings), script)
+    assert outcome.exit_code == ExitCode.OK, outcome.reason
+    assert_exactly_once(run_dir, EPISODES)
+    assert not kinds_of_failures(run_dir)
+    assert script.noted(f"dispatch waits: no answer from {model.model_url}") and script.noted("servers answer again")
+
+
+@pytest.mark.slow
+def test_a_model_server_that_stays_stuck_ends_the_run_and_fails_nothing(tmp_path: Path, site: Callable[..., Site]) -> None:
+    shop, model = site(), site()
+    bench = Bench(tmp_path, EPISODES)
+    run_dir = bench.run_dir("hung")
+    settings = {**GENTLE, "execution.model_attempts": 2, "execution.model_timeout_s": 2.0, "execution.endpoint_outage_s": 2.0}
+    outcome = play(bench.config("hung", Pair(shop, model), settings), Script((after(run_dir, 6), model.freeze)))
+    assert outcome.exit_code == ExitCode.STOPPED
+    assert (outcome.reason or "").startswith(f"no answer from {model.model_url} for")
+    counts = summary_of(run_dir)["counts"]
+    assert counts["failed"] == 0 and counts["not_run"] > 0, counts
+    assert shop.count("env", "leases_held") == 0
 
 
 def test_a_model_server_that_stays_away_ends_the_run_which_then_resumes(tmp_path: Path, site: Callable[..., Site]) -> None:

@@ -41,6 +41,7 @@ class FragileHandle(LocalHandle):
         self.tick_age_s = 0.0
         """What a ping says of the work loop."""
         self.killed = False
+        self.on_a_lost_node = False
 
     async def start(self, timeout_s: float) -> ActorInfo:
         if self.unplaceable:
@@ -62,6 +63,9 @@ class FragileHandle(LocalHandle):
     def ping(self, timeout_s: float) -> Ping | None:
         answer = super().ping(timeout_s)
         return answer and Ping(self.tick_age_s)
+
+    async def lost_its_node(self, timeout_s: float) -> bool:
+        return self.on_a_lost_node
 
     def kill(self) -> None:
         self.killed = True
@@ -129,7 +133,9 @@ class Field:
             on_fatal=lambda error: self.pool.fatal(error),
         )
         self.pool = RolloutPool(
-            PoolSettings(actors=actors, slots=slots, fence_s=fence_s, grace_s=settings.pop("grace_s", 30.0), **settings),
+            PoolSettings(
+                actors=actors, slots=slots, fence_s=fence_s, grace_s=settings.pop("grace_s", 30.0), **{"company_s": 0.02, **settings}
+            ),
             queue=self.queue,
             ledger=self.ledger,
             dealer=Dealer(dict.fromkeys(servers, self.world.slots)),

@@ -56,6 +56,18 @@ async def test_time_ends_it_too(tmp_path: Path) -> None:
         assert f.pool.reason == "execution.max_wall_s = 30 is reached" and not f.world.held
 
 
+async def test_the_reason_at_the_end_says_what_was_used_then(tmp_path: Path) -> None:
+    for k, (caps, used) in enumerate([(Caps(max_tokens_total=500), "{} tokens"), (Caps(max_cost=700.0, prices=PRICES), "{}.00 EUR")]):
+        async with field(tmp_path / str(k), tasks=60, slots=8, hook=slow) as f:
+            pay(f, 90, 10)
+            assert caps.reason_at_end(None, f.ledger) is None
+            await drained(f, caps)
+            cost = 100 if k == 0 else 110
+            end = used.format(f.ledger.done * cost)
+            assert caps.reason_at_end(f.pool.reason, f.ledger) == f"{f.pool.reason}, and {end} with the episodes that were in flight"
+            assert caps.reason_at_end("another", f.ledger) == "another"
+
+
 async def test_earlier_invocations_count(tmp_path: Path) -> None:
     async with field(tmp_path, tasks=60, hook=slow) as f:
         pay(f, 90, 10)

@@ -201,6 +201,9 @@ async def test_what_the_plan_does_not_have_cannot_be_cancelled(tmp_path: Path) -
         running = asyncio.create_task(f.run())
         with pytest.raises(InputError, match="no such task"):
             await steered.ask("cancel", task="0,77")
+        for beyond in ("0-8", "5,7-999999999999", "100-200"):
+            with pytest.raises(InputError, match="reaches beyond the plan of this run, whose tasks lie between 0 and 7"):
+                await steered.ask("cancel", task=beyond)
         with pytest.raises(InputError, match="task-000000__sample-000"):
             await steered.ask("cancel", episodes=["task-000000__sample-001"])
         await running

@@ -37,6 +37,38 @@ async def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
     await ControlBox().answer({"id": "x"})
 
 
+async def test_who_watches_hears_of_the_next_status_or_waits_for_it_in_vain() -> None:
+    box = ControlBox()
+    assert await box.status(0, 0.01) == {"number": 0, "status": None, "age_s": None}
+    assert await box.publish({"done": 1}) == 0
+    assert (await box.status(0, 10.0))["status"] == {"done": 1}
+    waiting = asyncio.create_task(box.status(1, 10.0))
+    await asyncio.sleep(0.01)
+    assert await box.publish({"done": 2}) == 1
+    answer = await waiting
+    assert (answer["number"], answer["status"]) == (2, {"done": 2}) and answer["age_s"] < 1
+    same = await box.status(2, 0.05)
+    assert same["number"] == 2 and same["age_s"] >= 0.05
+
+
+async def test_more_watchers_than_can_wait_are_answered_at_once() -> None:
+    box = ControlBox()
+    await box.publish({"done": 1})
+    waiting = [asyncio.create_task(box.status(1, 30.0)) for _ in range(64)]
+    await asyncio.sleep(0.01)
+    assert (await asyncio.wait_for(box.status(1, 30.0), 5.0))["number"] == 1
+    await box.publish({"done": 2})
+    assert {answer["number"] for answer in await asyncio.gather(*waiting)} == {2}
+
+
+async def test_a_box_that_is_closed_takes_no_request_and_still_tells_the_status() -> None:
+    box = ControlBox()
+    await box.close()
+    assert await box.post(ControlRequest("pause").to_json(), 10.0) == {"ended": True}
+    await box.publish({"state": "ended"})
+    assert (await box.status(0, 1.0))["status"] == {"state": "ended"}
+
+
 @contextlib.asynccontextmanager
 async def steered(run: str, notes: list[str]) -> AsyncIterator[ClusterMailbox]:
     mailbox = ClusterMailbox(run, lambda level, text: notes.append(text))
@@ -44,6 +76,7 @@ async def steered(run: str, notes: list[str]) -> AsyncIterator[ClusterMailbox]:
         yield mailbox
     finally:
         await mailbox.aclose()
+        mailbox.kill()
 
 
 async def answer_all(mailbox: ClusterMailbox) -> None:

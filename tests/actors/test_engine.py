@@ -51,7 +51,7 @@ class Blind(NoDisplay):
 
 
 def test_a_status_that_cannot_be_told_is_noted_once_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.engine._STATUS_EVERY_S", 0.05)
+    monkeypatch.setattr("actors.telling._STATUS_EVERY_S", 0.05)
     loaded = load_config(write_config(tmp_path, overrides={"environment.options": {"delay_s": 0.02}}))
     display = Blind()
     outcome = run(RunRequest(loaded, make_plan(loaded), tmp_path / "run", show=True), display)

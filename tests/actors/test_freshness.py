@@ -71,10 +71,12 @@ def test_the_watch_ends_when_told() -> None:
 
 
 def test_an_orphan_may_not_act_even_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = Freshness(3600.0)
+    now = [100.0]
+    fresh = Freshness(3600.0, clock=lambda: now[0])
     fresh.watch(lambda reason: None, exit_process=False, watch_parent=True)
     fresh.check()
     monkeypatch.setattr("os.getppid", lambda: 1_000_000)
+    now[0] += 0.05
     with pytest.raises(FencedError, match="parent process is gone"):
         fresh.check()
     fresh.stop()

@@ -1,8 +1,9 @@
 import threading
 import time
 
-from actors.health import HealthThread
+from actors.health import EVERY_S, HealthThread
 from actors.messages import Ping
+from rayeval.config import MIN_FENCE_S
 
 
 class Handle:
@@ -104,3 +105,7 @@ def test_a_ping_whose_actor_is_forgotten_before_its_turn_is_not_sent() -> None:
     health._ask("a")
     assert handle.pings == 0
     health.stop()
+
+
+def test_no_fence_is_shorter_than_two_signs_of_life() -> None:
+    assert MIN_FENCE_S >= 2 * EVERY_S

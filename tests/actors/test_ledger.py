@@ -162,3 +162,16 @@ async def test_the_first_failure_of_each_kind_says_why(desk: Desk) -> None:
     told = [text for level, text in desk.notes if level == "warning"]
     assert len(told) == 2 and "model_refused" in told[0] and "environment_error" in told[1]
     assert "task-" in told[0]
+
+
+async def test_attempts_that_are_made_again_are_counted_by_kind_beside_those_that_failed_for_good(desk: Desk) -> None:
+    first, second, third, lost = (desk.take() for _ in range(4))
+    desk.ledger.commit([(t, trace_of(t, completed=False, kind="episode_timeout")) for t in (first, second)])
+    desk.ledger.commit([(third, trace_of(third, completed=False, retryable=False, kind="model_refused"))])
+    desk.ledger.commit_lost([lost], "its process\nwas killed")
+    await desk.ledger.settled()
+    assert desk.ledger.retried == {"episode_timeout": 2, "lost": 1}
+    assert desk.ledger.failures == {"model_refused": 1}
+    assert set(desk.ledger.samples) == {"episode_timeout", "model_refused", "lost"}
+    assert desk.ledger.samples["lost"] == "its process was killed"
+    assert not any("was killed" in text for _, text in desk.notes), "the pool tells of a lost actor"

@@ -25,13 +25,13 @@ async def test_replies_are_numbered_and_kept_until_acknowledged() -> None:
     assert outbox.kept(2) == []
 
 
-async def test_lines_lie_behind_each_other_in_the_data() -> None:
+async def test_each_record_has_its_line() -> None:
     outbox = Outbox()
     outbox.add_trace(trace("one", 5))
     outbox.add_trace(trace("two", 7))
     reply = outbox.take(1)
-    assert [r.length for r in reply.records] == [5, 7]
-    assert reply.data == b"xxxx\nxxxxxx\n"
+    assert [r.episode_id for r in reply.records] == ["one", "two"]
+    assert reply.lines == [b"xxxx\n", b"xxxxxx\n"]
 
 
 async def test_a_megabyte_leaves_at_once() -> None:

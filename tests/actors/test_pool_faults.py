@@ -9,8 +9,9 @@ from actors.health import SILENT_S, SLOW_S
 from actors.member import Member, MemberState
 from actors.messages import Order, Reply
 from rayeval.environments.fake import FakeCall
-from rayeval.schemas import ExitCode
+from rayeval.schemas import ExitCode, Lease
 from tests.actors.fields import Field, FragileHandle, completed, field
+from tests.actors.plans import SHOP
 
 
 async def slow(call: FakeCall) -> None:
@@ -52,6 +53,42 @@ async def test_deaths_between_which_episodes_end_stop_nothing(tmp_path: Path, mo
             await f.until(lambda: running.done() or victim.killed)  # noqa: B023
         assert await running is None
         assert f.pool.replaced == 6 and len(completed(f)) == 24
+
+
+async def test_a_slot_that_a_dead_actors_reset_took_is_missed_before_its_share_is_dealt_again(tmp_path: Path) -> None:
+    waited: list[str] = []
+
+    async def look(call: FakeCall) -> None:
+        if call.name == "reset" and f.world.taken(SHOP) >= f.world.slots:
+            waited.append(call.job.episode_id)
+        if call.name == "step":
+            await gate.wait()
+
+    gate = asyncio.Event()
+    async with field(tmp_path, hook=look) as f:
+        f.world.slots = 4
+        running = asyncio.create_task(f.run())
+        victim, _ = await started(f)
+        await f.until(lambda: len(f.world.held) == 4)
+        f.world.held["nobody"] = Lease(SHOP, 9, "nobody")  # what an answer that nobody reads leaves behind
+        victim.handle.die()  # type: ignore[attr-defined]
+        await f.until(lambda: f.pool.replaced == 1)
+        assert f.pool.dealer.admission[SHOP] == 3
+        gate.set()
+        await running
+        assert len(completed(f)) == 12 and not waited
+
+
+async def test_leases_that_come_and_go_while_a_server_is_asked_are_no_news(tmp_path: Path) -> None:
+    async with field(tmp_path, tasks=60, hook=slow) as f:
+        f.world.slots = f.pool.dealer.admission[SHOP] = f.pool.admission._observed[SHOP] = 4
+        running = asyncio.create_task(f.run())
+        await started(f)
+        lowest = 4
+        while not running.done():
+            await f.pool.admission.look_again(f.pool)
+            lowest = min(lowest, f.pool.dealer.admission[SHOP])
+        assert await running is None and lowest == 4
 
 
 # ---- silence ----------------------------------------------------------------------------------------------------------------------
@@ -130,10 +167,11 @@ async def test_what_a_lost_actor_says_before_it_is_buried_is_dropped_and_counted
         member.handle.exchange = stopped  # type: ignore[method-assign]
         await f.until(lambda: bool(kept))
         async with f.world._freed:  # no lease can be released, so it is not buried
+            late = f.ledger.late
             member.vitals.answered_at -= SILENT_S + 5.0
             await f.until(lambda: member.state != MemberState.WORKING)
             assert member.state == MemberState.DEAD
-            jobs, late = dict(member.jobs), f.ledger.late
+            jobs = dict(member.jobs)
             f.pool._replies.take(member, kept[0])
             assert member.jobs == jobs and f.ledger.late == late + len(kept[0].records)
         assert await running is None

@@ -62,9 +62,11 @@ def steering(root: Path, *requests: ControlRequest, when: Callable[[JsonObject],
 def test_a_cap_ends_the_run_and_a_resume_is_refused_until_it_is_raised(tmp_path: Path, start_demo_with: Callable[..., DemoServers]) -> None:
     servers = start_demo_with(model_latency="fixed:0.1")
     ended = start(tmp_path, servers, concurrency=1, max_tokens_total=20_000, prices=PRICES)
-    assert ended.exit_code == ExitCode.REFUSED and "max_tokens_total" in str(ended.reason)
+    assert ended.exit_code == ExitCode.REFUSED and "max_tokens_total = 20000 is reached: " in str(ended.reason)
     assert ended.summary is not None and ended.summary["counts"]["not_run"] > 0
-    assert ended.summary["attempts"]["tokens"]["total_tokens"] >= 20_000
+    used = ended.summary["attempts"]["tokens"]["total_tokens"]
+    assert used >= 20_000 and str(ended.reason).endswith(f" tokens are used, and {used} tokens with the episodes that were in flight")
+    assert ended.status["reason"] == ended.reason
     with pytest.raises(RefusedError, match="max_tokens_total = 20000 is reached"):
         start(tmp_path, servers, concurrency=1, max_tokens_total=20_000)
     ended = start(tmp_path, servers, concurrency=4, max_cost=1000.0, prices=PRICES)

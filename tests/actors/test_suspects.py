@@ -62,6 +62,43 @@ async def test_a_job_lost_twice_runs_alone_in_an_actor_of_its_own(tmp_path: Path
         assert f.noted("each runs alone now") and f.ledger.failed == 0 and f.ledger.done == 16
 
 
+async def test_jobs_of_actors_that_die_together_are_blameless(tmp_path: Path) -> None:
+    async def slow(call: FakeCall) -> None:
+        await asyncio.sleep(0.004)
+
+    async with field(tmp_path, tasks=40, actors=3, slots=6, hook=slow, company_s=0.3) as f:
+        running = asyncio.create_task(f.run())
+        for struck in (1, 2, 3):
+            await f.until(lambda: sum(m.alive and bool(m.jobs) for m in f.pool.members.values()) == 3)
+            for member in [m for m in f.pool.members.values() if m.alive]:
+                member.handle.die()  # type: ignore[attr-defined]
+            await f.until(lambda: f.pool.replaced == 3 * struck)  # noqa: B023 (called in this turn)
+        assert await running is None
+        assert max(kinds.count("lost") for kinds in outcomes(f).values()) >= 2, "nothing was lost twice"
+        assert not f.noted("each runs alone now") and f.ledger.done == 40 and not f.queue.quarantined
+
+
+async def test_jobs_of_a_node_that_is_gone_are_blameless(tmp_path: Path) -> None:
+    killer = Killer(deaths=2)
+    async with field(tmp_path, tasks=8, hook=killer) as f:
+        killer.field = lambda: f
+        f.prepare = lambda handle: setattr(handle, "on_a_lost_node", True)
+        assert await f.run() is None
+        assert outcomes(f)[KILLER] == ["lost", "lost", "completed"] and not f.noted("each runs alone now")
+
+
+async def test_a_suspect_whose_actor_dies_with_others_is_not_quarantined(tmp_path: Path) -> None:
+    killer = Killer(deaths=2)
+    async with field(tmp_path, tasks=16, hook=killer, company_s=0.3) as f:
+        killer.field = lambda: f
+        running = asyncio.create_task(f.run())
+        await f.until(lambda: any(m.suspect and m.alive and m.jobs for m in f.pool.members.values()))
+        for member in [m for m in f.pool.members.values() if m.alive]:
+            member.handle.die()  # type: ignore[attr-defined]
+        assert await running is None
+        assert outcomes(f)[KILLER] == ["lost", "lost", "lost", "completed"] and f.ledger.failed == 0
+
+
 async def test_the_actor_of_its_own_ends_when_no_suspect_is_left(tmp_path: Path) -> None:
     killer = Killer(deaths=2)
     async with field(tmp_path, tasks=400, hook=killer) as f:

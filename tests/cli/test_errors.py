@@ -162,9 +162,11 @@ def test_the_help_lists_the_verbs_of_this_version(rayeval):
         "doctor",
         "plan",
         "run",
+        "submit",
         "runs",
         "status",
         "summarize",
+        "logs",
         "verify",
         "shards",
         "control",
@@ -196,7 +198,7 @@ def test_completion_knows_the_verbs():
     environ = {**os.environ, "_RAYEVAL_COMPLETE": "complete_bash", "COMP_WORDS": "rayeval su", "COMP_CWORD": "1"}
     words = [sys.executable, "-c", "from rayeval.cli import main; main()"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["summarize"]
+    assert done.stdout.split() == ["submit", "summarize"]
 
 
 def test_main_reads_the_command_line_of_the_process(monkeypatch, capsys):

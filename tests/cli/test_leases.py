@@ -89,8 +89,16 @@ def test_held_leases_are_listed_with_their_owners(rayeval, run):
         "owner": "dead",
         "server": "http://shop",
         "env_idx": 3,
-        "lease_id": "0123456789abcdef",
+        "lease_id": "01234567",
     }
+
+
+def test_a_damaged_line_hides_no_lease_and_stops_no_verb(rayeval, run):
+    journal(run, Lease("http://shop", 3, "0123456789abcdef"))
+    with run.leases.open("a") as file:
+        file.write('{"kind":"held","actor":"1-a","lease":["http://shop",4,null]}\n')
+    answer = rayeval("leases", "list", "r")
+    assert answer.code == 0 and answer.out.count("http://shop") == 1
 
 
 def test_what_a_dead_owner_held_is_released_once(rayeval, run, shop):

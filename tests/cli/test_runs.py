@@ -1,4 +1,5 @@
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -39,8 +40,8 @@ def test_hostile_names_reach_the_table_harmless(rayeval, tmp_path):
 
 
 def test_a_run_without_a_status_says_so(rayeval, run):
-    assert rayeval("status", "r").out == "r: unknown; no status was written\n"
-    assert rayeval("status", "r", "--json").json["state"] == "unknown"
+    assert rayeval("status", "r").out == "r: interrupted\nno status was written; `rayeval summarize` reads its traces\n"
+    assert rayeval("status", "r", "--json").json["state"] == "interrupted"
 
 
 def test_the_status_of_a_run_whose_driver_was_killed_is_interrupted(rayeval, run):
@@ -52,17 +53,26 @@ def test_the_status_of_a_run_whose_driver_was_killed_is_interrupted(rayeval, run
 
 def test_the_status_of_a_living_run(rayeval, run):
     servers = [{"server": "http://shop", "slots": 8, "free": 2, "held": 6, "admission": 8}]
-    write_status(run, {**STATUS, "environment": servers})
     with RunLock.acquire(run):
+        write_status(run, {**STATUS, "environment": servers, "updated_at": datetime.now(UTC).isoformat()})
         answer = rayeval("status", "r")
-        assert "1 of 3 done, 1 failed, 4 in flight, 10.0 a minute, about 60 s left" in answer.out
+        assert "1 of 3 done (33 %), 1 failed, about 60 s left" in answer.out and "10.0 a minute" in answer.out
         assert "http://shop" in answer.out
         assert rayeval("status", "r", "--json").json["state"] == "running"
 
 
 def test_an_ended_run_says_why(rayeval, run):
     write_status(run, {**STATUS, "state": "ended", "reason": "SIGTERM was received"})
-    assert rayeval("status", "r").out.startswith("r: ended (SIGTERM was received)\n1 of 3 done")
+    assert rayeval("status", "r").out.startswith("r: ended (SIGTERM was received)\n1 of 3 done (33 %), 1 failed, 1 not run\n")
+
+
+def test_runs_that_are_broken_or_never_began_are_listed_as_such(rayeval, run, tmp_path):
+    make_run(tmp_path / "runs" / "new", []).traces.unlink(missing_ok=True)
+    make_run(tmp_path / "runs" / "torn", []).manifest.write_text("{")
+    states = {row["name"]: row["state"] for row in rayeval("runs", "--json").json["runs"]}
+    assert states == {"r": "interrupted", "new": "not begun", "torn": "broken"}
+    assert "broken" in rayeval("runs").out
+    assert rayeval("status", "new").out == "new: not begun\nno status was written: no episode was ever started\n"
 
 
 def test_summarize_prints_figures(rayeval, run):

@@ -230,6 +230,8 @@ def test_prompt_text_and_file_exclude_each_other(tmp_path: Path) -> None:
         ("execution.max_failed=true", "execution.max_failed", "0 or more"),
         ("execution.reset_timeout_s=0", "execution.reset_timeout_s", "give more than 0"),
         ("execution.grace_s=-1", "execution.grace_s", "give 0 or more"),
+        ("execution.fence_s=9.9", "execution.fence_s", "give 10 or more"),
+        ("execution.fence_s=1e-9", "execution.fence_s", "give 10 or more"),
         ("execution.fsync=never", "execution.fsync", "give 'batch' or 'episode'"),
         ("execution.resume=1", "execution.resume", "give true or false"),
         ("model.temperature=-0.1", "model.temperature", "give 0 or more"),

@@ -90,7 +90,20 @@ def test_a_torn_tail_is_passed_over_and_does_not_swallow_the_next_line(path, jou
     assert {name for _, name in state.held} == {A.lease_id, C.lease_id} and state.bad_lines == 1
 
 
-@pytest.mark.parametrize("junk", [b"\x00\x00\n", b"[]\n", b"{}\n", b'{"kind":"held","actor":"a","lease":[1]}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\x00\x00\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"kind":"held","actor":"a","lease":[1]}\n',
+        b"\xff\n",
+        b'{"kind":"held","actor":"a","lease":["s",1,null]}\n',
+        b'{"kind":"held","actor":"a","lease":["s",1,{}]}\n',
+        b'{"kind":"held","actor":"a","lease":[null,1,"x"]}\n',
+        b'{"kind":"held","actor":7,"lease":["s",1,"x"]}\n',
+    ],
+)
 def test_junk_lines_are_counted(path, journal, junk):
     with path.open("ab") as file:
         file.write(junk)

@@ -216,7 +216,13 @@ def test_runs_are_listed_newest_first_with_their_figures(tmp_path):
     write_status(two, {"state": "running", "done": 1, "failed": 0, "reward_mean": 0.25})
     one.traces.write_bytes(b"x" * 10)
     rows = list_runs(tmp_path)
-    assert [(r.name, r.state) for r in rows] == [("two", "interrupted"), ("one", "ended"), ("three", "unknown")]
+    assert [(r.name, r.state) for r in rows] == [
+        ("two", "interrupted"),
+        ("one", "ended"),
+        ("three", "not begun"),
+        ("broken", "broken"),
+    ]
+    assert (rows[3].planned, rows[3].model, rows[3].done) == (None, None, None)
     row = rows[1]
     assert (row.experiment, row.model, row.checkpoint_id, row.split, row.planned) == ("one", "qwen", "step-10", "val", 4)
     assert (row.done, row.failed, row.reward_mean, row.reward_sem, row.bytes) == (3, 1, 0.5, 0.1, 10)

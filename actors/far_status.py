@@ -1,0 +1,111 @@
+"""The status of a run whose directory is not on this machine, from its mailbox in the cluster (``control_actor``).
+
+Invariants: every call to Ray runs in a thread of its own that is waited for so long and no longer, for Ray's own connecting cannot be
+bounded; a thread that is still there then is left behind, and ends with this process. One call is under way at a time.
+Closing rule: leaving the block leaves the cluster, if this joined it, within a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from actors import cluster
+from actors.control_actor import NAMESPACE, actor_name
+from rayeval.exceptions import PlacementError, RefusedError, StoppedError
+from rayeval.schemas import JsonObject
+
+JOIN_S = 30.0
+ANSWER_S = 10.0
+_LEAVE_S = 10.0
+
+T = TypeVar("T")
+
+AskStatus = Callable[[int, float], JsonObject]
+"""(number of the last answer, seconds to wait for a newer one) -> ``ControlBox.status``."""
+
+
+class RunGoneError(StoppedError):
+    """The run answers no more: it has ended, or its driver has."""
+
+
+@contextlib.contextmanager
+def far_status(address: str, run: str, *, join_s: float = JOIN_S, answer_s: float = ANSWER_S) -> Iterator[AskStatus]:
+    """Join the cluster at ``address`` for the length of the block; -> a function that asks the run of this name for its status.
+
+    Raises PlacementError (the cluster does not answer in time), RefusedError (no such run on it). The function raises RunGoneError
+    once the run is gone, PlacementError when nothing answers.
+    """
+    silent = f"the Ray cluster at {address} did not answer within"
+    with _quiet_core():
+        joined = within(join_s, lambda: cluster.join(address, 1), f"{silent} {join_s:g} s; give HOST:PORT of the head (its GCS, 6379)")
+
+    def find() -> Any:
+        try:
+            return ray.get_actor(actor_name(run), namespace=NAMESPACE)
+        except ValueError:
+            raise RefusedError(f"{run} is not running: no run of this name is on the cluster at {address}") from None
+
+    def ask(after: int, wait_s: float) -> JsonObject:
+        limit = wait_s + answer_s
+
+        def get() -> JsonObject:
+            try:
+                answer: JsonObject = ray.get(actor.status.remote(after, wait_s), timeout=limit)
+            except GetTimeoutError:
+                raise PlacementError(f"{run}: its mailbox on the cluster at {address} did not answer within {limit:g} s") from None
+            except RayError as error:
+                raise RunGoneError(f"{run} has ended, or its driver has ({type(error).__name__})") from None
+            return answer
+
+        return within(limit + answer_s, get, f"{silent} {limit + answer_s:g} s")
+
+    try:
+        actor = within(answer_s, find, f"{silent} {answer_s:g} s")
+        yield ask
+    finally:
+        if joined.ours:
+            with contextlib.suppress(PlacementError):
+                within(_LEAVE_S, cluster.leave, "")
+
+
+@contextlib.contextmanager
+def _quiet_core() -> Iterator[None]:
+    """Ray's core prints each of its attempts to connect on file descriptor 2 whatever its log level; one line is to tell the outcome."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def within(limit_s: float, call: Callable[[], T], silence: str) -> T:
+    """What ``call`` gives or raises; PlacementError with the text ``silence`` when that takes longer than ``limit_s``."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="far-status", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise PlacementError(silence)
+    return results[0]

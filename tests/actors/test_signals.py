@@ -1,0 +1,67 @@
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from actors.signals import StopSignals
+from rayeval.cli.running import verdict_first
+
+
+@pytest.fixture
+def signals() -> Iterator[StopSignals]:
+    """Installed, and taken back after the test."""
+    made = StopSignals()
+    made.install()
+    yield made
+    made.restore()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_told_in_the_loop(signals: StopSignals, number: signal.Signals) -> None:
+    heard: list[signal.Signals] = []
+
+    async def run() -> None:
+        signals.listen(asyncio.get_running_loop(), heard.append)
+        signal.raise_signal(number)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    assert heard == [number] and signals.exit_code == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_first_signal_after_the_loop_has_ended_is_no_error(signals: StopSignals, number: signal.Signals) -> None:
+    heard: list[signal.Signals] = []
+
+    async def run() -> None:
+        signals.listen(asyncio.get_running_loop(), heard.append)
+
+    asyncio.run(run())
+    signals.install()  # the loop took its own handlers with it
+    signal.raise_signal(number)
+    assert heard == [] and signals.received == number
+
+
+def test_a_signal_before_the_loop_is_told_once_there_is_one(signals: StopSignals) -> None:
+    heard: list[signal.Signals] = []
+    signal.raise_signal(signal.SIGTERM)
+
+    async def run() -> None:
+        signals.listen(asyncio.get_running_loop(), heard.append)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    assert heard == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_between_the_end_of_a_run_and_its_verdict_changes_neither(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with verdict_first():
+        taken = StopSignals()
+        taken.install()
+        taken.restore()
+        signal.raise_signal(number)  # else the process would end here, or an interrupt be raised
+        told = True
+    assert told and signal.getsignal(number) is before
