@@ -16,6 +16,7 @@ import psutil
 import ray
 
 from actors.nodes import living_nodes, whole_cpus
+from actors.signals import sigterm_passes
 from rayeval.exceptions import PlacementError
 
 _CONNECT_S = 5.0
@@ -140,7 +141,8 @@ def job_id() -> str | None:
 def leave() -> None:
     """End this process's part in the cluster, and the cluster if it was started here."""
     if ray.is_initialized():
-        ray.shutdown()
+        with sigterm_passes():
+            ray.shutdown()
 
 
 def kill_local() -> None:

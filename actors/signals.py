@@ -4,13 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rayeval.schemas import ExitCode
+
+_PUT_BACK_EVERY_S = 0.005
+
+
+@contextlib.contextmanager
+def sigterm_passes() -> Iterator[None]:
+    """Let SIGTERM do nothing, beneath Python too. Ray, as it shuts down, takes the handler of the C library away and leaves what ends a
+    process, while Python goes on believing in its own: a signal in that second would end a run that is over, without its verdict.
+    Only the main thread may set Python's handlers, and it is busy in the shutdown; so a thread sets the C library's, again and again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over = threading.Event()
+    set_handler = ctypes.CDLL(None).signal
+    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+
+    def ignore() -> None:
+        while not over.wait(_PUT_BACK_EVERY_S):
+            set_handler(signal.SIGTERM, int(signal.SIG_IGN))
+
+    thread = threading.Thread(target=ignore, name="sigterm", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 class StopSignals:

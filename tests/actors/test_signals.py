@@ -1,5 +1,7 @@
 import asyncio
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -65,3 +67,23 @@ def test_a_signal_between_the_end_of_a_run_and_its_verdict_changes_neither(numbe
         signal.raise_signal(number)  # else the process would end here, or an interrupt be raised
         told = True
     assert told and signal.getsignal(number) is before
+
+
+def test_sigterm_passes_while_the_handler_is_taken_away_beneath_python() -> None:
+    """As Ray's shutdown does; in a process of its own, for a failure ends it."""
+    code = """
+import ctypes, os, signal, time
+from actors.signals import sigterm_passes
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+with sigterm_passes():
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)  # SIG_DFL
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(0.05)
+print("heard", len(heard))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "heard 1\n"), done.stderr
