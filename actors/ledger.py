@@ -22,6 +22,7 @@ import orjson
 from actors.queue import JobQueue, Ticket
 from rayeval.costs import PRICED
 from rayeval.exceptions import StoreWriteError
+from rayeval.figures import figures_of
 from rayeval.schemas import (
     TRACE_SCHEMA,
     EnvironmentIdentity,
@@ -32,7 +33,6 @@ from rayeval.schemas import (
     Receipt,
 )
 from rayeval.store import TraceLog
-from rayeval.summary import figures_of
 
 _SETTLE_S = 60.0
 _MAX_OPEN_BYTES = 64_000_000

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rayeval.display import NoDisplay, RunDisplay
     from rayeval.environments import Environment, EnvironmentEpisode, FakeEnvironment, ShopSimulator, load_environment
     from rayeval.exceptions import RayevalError
+    from rayeval.figures import figures_of
     from rayeval.hashing import canonical_hash, canonical_trace
     from rayeval.models import ChatModel, ModelRequest, OpenAIChat, ScriptedModel, load_model
     from rayeval.plan import Plan, Selection, make_plan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rayeval.schemas import EpisodeJob, ErrorKind, ExitCode, ModelOutput, Skill, Termination, ToolCall
     from rayeval.skills import AssignedSkills, JsonSkillBank, NoSkills, SkillProvider, load_skill_bank
     from rayeval.store import RunDirectory, iter_traces, list_runs, resolve_run
-    from rayeval.summary import Aggregate, figures_of, summarize_run
+    from rayeval.summary import Aggregate, summarize_run
     from rayeval.transport import AiohttpTransport, FakeTransport, HttpTransport
     from rayeval.verification import compare_canonical, verify_run
 
@@ -34,6 +35,7 @@ _HOMES = {
     "display": ("NoDisplay", "RunDisplay"),
     "environments": ("Environment", "EnvironmentEpisode", "FakeEnvironment", "ShopSimulator", "load_environment"),
     "exceptions": ("RayevalError",),
+    "figures": ("figures_of",),
     "hashing": ("canonical_hash", "canonical_trace"),
     "models": ("ChatModel", "ModelRequest", "OpenAIChat", "ScriptedModel", "load_model"),
     "plan": ("Plan", "Selection", "make_plan"),
@@ -42,7 +44,7 @@ _HOMES = {
     "schemas": ("EpisodeJob", "ErrorKind", "ExitCode", "ModelOutput", "Skill", "Termination", "ToolCall"),
     "skills": ("AssignedSkills", "JsonSkillBank", "NoSkills", "SkillProvider", "load_skill_bank"),
     "store": ("RunDirectory", "iter_traces", "list_runs", "resolve_run"),
-    "summary": ("Aggregate", "figures_of", "summarize_run"),
+    "summary": ("Aggregate", "summarize_run"),
     "transport": ("AiohttpTransport", "FakeTransport", "HttpTransport"),
     "verification": ("compare_canonical", "verify_run"),
 }

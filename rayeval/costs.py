@@ -53,8 +53,8 @@ def tokens_spent(run_dir: RunDirectory) -> Counter[str]:
     """Tokens of every attempt in a run's traces: those of ``PRICED``, and all of them as ``tokens``. Reads the whole file."""
     import orjson
 
+    from rayeval.figures import figures_of
     from rayeval.store.reading import TraceScanner
-    from rayeval.summary import figures_of
 
     spent: Counter[str] = Counter()
     for line in TraceScanner(run_dir.traces, run_dir.receipts):

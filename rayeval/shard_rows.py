@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from rayeval.costs import prices_from
 from rayeval.exceptions import InputError
+from rayeval.figures import TOKEN_FIELDS, figures_of
 from rayeval.schemas import JsonObject
-from rayeval.summary import TOKEN_FIELDS, figures_of
 
 ROW_GROUP_BYTES = 16 << 20
 """Trace lines in one row group, which is what a writer holds."""

@@ -18,6 +18,7 @@ import orjson
 
 from rayeval.encoding import encode, encode_line
 from rayeval.exceptions import EpisodeError, ModelCallError
+from rayeval.figures import StepSums, figures_of
 from rayeval.hashing import fingerprint
 from rayeval.latencies import packed
 from rayeval.schemas import (
@@ -35,7 +36,6 @@ from rayeval.schemas import (
     ToolCall,
     TraceError,
 )
-from rayeval.summary import StepSums, figures_of
 
 _TRACEBACK_LIMIT = 16_000
 _MESSAGE_LIMIT = 4_000

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rayeval.figures import figures_of
 from rayeval.hashing import canonical_form, canonical_trace, fingerprint
 from rayeval.schemas import JsonObject
-from rayeval.summary import READABLE_SCHEMAS, figures_of
+from rayeval.summary import READABLE_SCHEMAS
 
 if TYPE_CHECKING:
     from rayeval.plan import Plan

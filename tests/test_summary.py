@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayeval.exceptions import InputError
+from rayeval.figures import figures_of
 from rayeval.hashing import fingerprint
+from rayeval.moments import Moments
 from rayeval.store import write_launch
-from rayeval.summary import Aggregate, Moments, figures_of, summarize_run
+from rayeval.summary import Aggregate, summarize_run
 from rayeval.summary_text import next_commands, summary_lines, verdict_lines
 from tests.helpers.runs import completed, failed, foreign, make_foreign_run, make_run, step
 

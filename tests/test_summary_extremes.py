@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayeval.costs import Prices
-from rayeval.summary import Aggregate, Moments, figures_of, summarize_run
+from rayeval.figures import figures_of
+from rayeval.moments import Moments
+from rayeval.summary import Aggregate, summarize_run
 from rayeval.summary_text import figure, summary_lines, verdict_lines
 from tests.helpers.runs import completed, make_run, step
 

@@ -11,10 +11,10 @@ import orjson
 
 from actors.queue import Ticket
 from rayeval.config import load_config
+from rayeval.figures import figures_of
 from rayeval.plan import Plan, make_plan
 from rayeval.schemas import TRACE_SCHEMA, EnvironmentIdentity, EpisodeStatus, FinishedTrace
 from rayeval.store import ResumeIndex
-from rayeval.summary import figures_of
 
 SHOP = "http://shop.invalid"
 IDENTITY = EnvironmentIdentity("shop-1", "pages-1", "reward-1")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayeval.environments.pages import MAX_REWARD, reset_fault, step_fault, terminal_fault
-from rayeval.summary import figures_of
+from rayeval.figures import figures_of
 
 PAGE: dict[str, Any] = {"observation": "p", "observation_state": {"observation_version": "v1"}}
 
