@@ -12,6 +12,7 @@ open calls are cancelled.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from actors.replies import Replies
 
 _SLACK_S = 60.0
 """An exchange returns after a second or so by itself."""
+_AWOKEN_S = 1.0
+"""A driver that was stopped finds its time over and the reply at the door."""
 FIRST_DISPATCH = "the first jobs are on their way"
 """Debug note at whose moment a run begins its work."""
 
@@ -50,20 +53,27 @@ class Exchanges:
         calls: list[asyncio.Task[Reply]] = []
         nudge: asyncio.Task[Any] | None = None
         resend = False
+        heard = time.monotonic()
         try:
             while member.alive and not self._phase.closing:
                 if not calls or (len(calls) < 2 and self._dispatch.news_for(member)):
+                    if not calls:
+                        heard = time.monotonic()
                     order = self._order_for(member, resend)
                     resend = False
                     calls.append(asyncio.create_task(member.handle.exchange(order)))
                 member.nudge.clear()
                 nudge = asyncio.create_task(member.nudge.wait())
-                done, _ = await asyncio.wait({*calls, nudge}, timeout=self._slack_s, return_when=asyncio.FIRST_COMPLETED)
+                left_s = max(0.0, heard + self._slack_s - time.monotonic())  # a nudge is no sign of life
+                await asyncio.wait({*calls, nudge}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 nudge.cancel()
-                if not done:
-                    raise ActorGoneError(f"no reply for {self._slack_s:g} s")
+                if time.monotonic() >= heard + self._slack_s and not any(c.done() for c in calls):
+                    await asyncio.wait(calls, timeout=_AWOKEN_S, return_when=asyncio.FIRST_COMPLETED)
+                    if not any(c.done() for c in calls):
+                        raise ActorGoneError(f"no reply for {self._slack_s:g} s")
                 for call in [c for c in calls if c.done()]:
                     calls.remove(call)
+                    heard = time.monotonic()
                     try:
                         reply = call.result()
                     except ReplyGoneError as error:

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,9 @@ class Silent(FragileHandle):
         raise AssertionError
 
 
-def known(f: Field) -> Member:
+def known(f: Field, kind: type[FragileHandle] = Silent) -> Member:
     """A member of the pool whose actor never answers."""
-    handle = Silent(f.pool._make_spec("actor-001", 2))
+    handle = kind(f.pool._make_spec("actor-001", 2))
     member = f.pool.members[handle.spec.actor_id] = Member(handle.spec, handle, state=MemberState.WORKING)
     f.pool.dealer.join(member.actor_id, 2)
     return member
@@ -42,6 +43,36 @@ async def test_an_exchange_without_a_reply_is_the_actors_end(tmp_path: Path) -> 
         member = known(f)
         with pytest.raises(ActorGoneError, match=r"no reply for 0\.05 s"):
             await asyncio.wait_for(exchanges(f, slack_s=0.05).serve(member), 10.0)
+
+
+async def test_nudges_are_no_sign_of_life(tmp_path: Path) -> None:
+    async with field(tmp_path) as f:
+        member = known(f)
+
+        async def nudging() -> None:
+            while True:
+                member.nudge.set()
+                await asyncio.sleep(0.02)
+
+        nudges = asyncio.create_task(nudging())
+        with pytest.raises(ActorGoneError, match=r"no reply for 0\.1 s"):
+            await asyncio.wait_for(exchanges(f, slack_s=0.1).serve(member), 10.0)
+        nudges.cancel()
+
+
+async def test_a_reply_that_is_there_when_a_stopped_driver_goes_on_counts(tmp_path: Path) -> None:
+    class Late(FragileHandle):
+        async def exchange(self, order: Order) -> Reply:
+            await asyncio.sleep(0.0)
+            time.sleep(0.2)  # noqa: ASYNC251 (the driver stands still)
+            await asyncio.sleep(0.05)
+            f.pool.phase.closing = True
+            return Reply(1, order.number)
+
+    async with field(tmp_path) as f:
+        member = known(f, Late)
+        await asyncio.wait_for(exchanges(f, slack_s=0.1).serve(member), 10.0)
+        assert member.acknowledged == 1
 
 
 async def test_it_ends_when_the_pool_closes_and_leaves_no_call_open(tmp_path: Path) -> None:
