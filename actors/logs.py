@@ -143,14 +143,17 @@ class DriverLogs:
         if self._files is None:
             return
         place = f"pid {info.pid} on {info.host} (node {info.node_id})" if info is not None else "before it had said where it is"
+        self._files.actor(actor_id, time.time(), "error", f"died: {place}")  # at once: asking for the rest may outlast the run
         try:
             output = last_output(info, error)
         except Exception as failure:  # Ray's files are an extra: whatever keeps them from us is told in a line
-            output = None
-            place += f"; its output cannot be read ({type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''})"
-        self._files.actor(actor_id, time.time(), "error", f"died: {place}" + ("" if output else "; nothing of its output is at hand"))
+            why = f"{type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}"
+            self._files.actor(actor_id, time.time(), "warning", f"its output cannot be read ({why})")
+            return
         if output:
             self._files.actor_output(actor_id, output)
+        else:
+            self._files.actor(actor_id, time.time(), "info", "nothing of its output is at hand")
 
 
 class LoggedHandle:
