@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayError
 
+from actors.asking import ask_head
 from actors.burial import release_leases
 from actors.nodes import placed_without_cpu
 from actors.recovery import living_capacities
@@ -385,7 +386,7 @@ class RayBroker:
         try:
             async with asyncio.timeout(timeout_s):
                 if self._actor is None:
-                    self._actor = await asyncio.to_thread(_find_or_start)  # asks the head, which may take its time
+                    self._actor = await ask_head(_find_or_start, timeout_s)
                 answer = await self._actor.sync.remote(report)
         except (RayError, ValueError, TimeoutError) as error:
             self._actor = None

@@ -19,6 +19,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import cluster
+from actors.asking import ask_head
 from actors.nodes import placed_without_cpu
 from rayeval.control import ControlRequest, read_reply, refusal, request_of
 from rayeval.exceptions import InputError, RefusedError
@@ -29,11 +30,16 @@ _TAKE_S = 10.0
 _ANSWER_S = 5.0
 _RETRY_S = 10.0
 _PUBLISH_S = 10.0
-_FAREWELL_S = 2.0
+_FAREWELL_S = 5.0
 _WATCHERS = 64
 """Who watch and wait for news; more get what there is at once."""
-_HANDOVER_S = 0.5
-"""Time for the last status to reach those who wait for it, before the actor ends."""
+_HANDOVER_S = 3.0
+"""How long the actor stays for those who have not been given the last status."""
+_RECENT_S = 2.0
+"""Who was answered longer ago and does not ask watches no more: nobody pauses for so long between two asks."""
+_ON_ITS_WAY_S = 0.2
+"""Time for an answer that was given to leave the actor's process."""
+_KNOWN_WATCHERS = 1024
 _SLACK_S = 10.0
 _WAITING = 256
 """Requests that may wait; more are refused."""
@@ -56,7 +62,10 @@ class ControlBox:
         self._published_at = 0.0
         self._published = asyncio.Condition()
         self._number = 0
-        self._watching = 0
+        self._asking: dict[object, int] = {}
+        """The calls of ``status`` under way, and the number they wait to see passed."""
+        self._given: dict[str, tuple[int, float]] = {}
+        """By watcher: the number of the last status it was given, and when; it may be about to ask again."""
         self._closed = False
 
     async def post(self, request: JsonObject, timeout_s: float) -> JsonObject:
@@ -101,27 +110,54 @@ class ControlBox:
         """Take no more requests; the status can still be asked for."""
         self._closed = True
 
-    async def publish(self, status: JsonObject) -> int:
-        """Take the run's newest status. -> how many were waiting for it."""
+    async def publish(self, status: JsonObject) -> None:
+        """Take the run's newest status."""
         self._status, self._published_at = status, time.monotonic()
         async with self._published:
             self._number += 1
             self._published.notify_all()
-            return self._watching
 
-    async def status(self, after: int, wait_s: float) -> JsonObject:
+    async def handed_over(self, wait_s: float) -> bool:
+        """Whether everybody who watches has been given the newest status, as soon as that is so, at most after ``wait_s``. Who is between
+        two asks watches too: it is waited for until it asks again, or has been away for so long that it asks no more."""
+        until = time.monotonic() + wait_s
+        while self._behind():
+            if time.monotonic() >= until:
+                return False
+            await asyncio.sleep(0.02)
+        if self._given:
+            await asyncio.sleep(_ON_ITS_WAY_S)
+        return True
+
+    def _behind(self) -> bool:
+        self._forget()
+        known = [*self._asking.values(), *(number for number, _ in self._given.values())]
+        return any(number < self._number for number in known)
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        self._given = {who: given for who, given in self._given.items() if now - given[1] < _RECENT_S}
+
+    async def status(self, after: int, wait_s: float, watcher: str = "") -> JsonObject:
         """``{"number", "status", "age_s"}`` as soon as there is a status newer than number ``after``, else the newest after ``wait_s``.
 
-        ``age_s`` counts from its arrival on one clock, so that no two clocks have to agree; ``status`` is null before the first one."""
-        self._watching += 1
+        ``age_s`` counts from its arrival on one clock, so that no two clocks have to agree; ``status`` is null before the first one.
+        ``watcher``: any name that who asks again and again keeps, so that the actor does not end between two asks of it."""
+        ask = object()
+        self._asking[ask] = after
         try:
-            async with asyncio.timeout(wait_s if self._watching <= _WATCHERS else 0.0), self._published:
+            async with asyncio.timeout(wait_s if len(self._asking) <= _WATCHERS else 0.0), self._published:
                 await self._published.wait_for(lambda: self._number > after)
         except TimeoutError:
             pass
         finally:
-            self._watching -= 1
-        age = time.monotonic() - self._published_at if self._status is not None else None
+            del self._asking[ask]
+        now = time.monotonic()
+        if len(self._given) >= _KNOWN_WATCHERS:
+            self._forget()
+        if watcher and len(self._given) < _KNOWN_WATCHERS:
+            self._given[watcher] = (self._number, now)
+        age = now - self._published_at if self._status is not None else None
         return {"number": self._number, "status": self._status, "age_s": age}
 
 
@@ -172,14 +208,14 @@ class ClusterMailbox:
             self._publishing = asyncio.get_running_loop().create_task(self._publish(self._actor, status), name="publish")
 
     async def farewell(self, status: JsonObject) -> None:
-        """Send the last status, let those who wait for it have it, and end the actor. Bounded; raises nothing."""
+        """Send the last status, let those who watch have it, and end the actor. Bounded; raises nothing."""
         if self._publishing is not None:
             self._publishing.cancel()
         if self._actor is not None:
             with contextlib.suppress(RayError, TimeoutError):
                 async with asyncio.timeout(_FAREWELL_S):
-                    if await self._actor.publish.remote(status):
-                        await asyncio.sleep(_HANDOVER_S)
+                    await self._actor.publish.remote(status)
+                    await self._actor.handed_over.remote(_HANDOVER_S)
         self.kill()
 
     def kill(self) -> None:
@@ -199,7 +235,7 @@ class ClusterMailbox:
         while True:
             try:
                 if self._actor is None:
-                    placed = await asyncio.to_thread(placed_without_cpu)  # asks the head, which may take its time
+                    placed = await ask_head(placed_without_cpu, _TAKE_S)
                     self._actor = _RemoteControlBox.options(
                         name=actor_name(self._run), namespace=NAMESPACE, max_restarts=0, max_concurrency=_WAITING + 8, **placed
                     ).remote()
@@ -207,7 +243,8 @@ class ClusterMailbox:
                     requests = await self._actor.take.remote(_TAKE_S)
                 for request in requests:
                     self._received(request)
-            except (ValueError, RayError, TimeoutError) as error:
+                told = False
+            except Exception as error:  # of whatever kind: not to be steered from afar is no reason to end, nor to end otherwise, a run
                 # a name that is taken is another run's, or that of a driver which has just died
                 self._actor = None
                 if not told:

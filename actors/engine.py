@@ -16,12 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import uvloop
 
 from actors import cluster, recovery, shards
 from actors.adaptive import EPISODES_PER_ACTOR, Adaptive
+from actors.asking import ask_head
 from actors.broker import RayBroker, RunSpec
 from actors.broker_client import BrokerClient
 from actors.dealing import Dealer
@@ -62,6 +64,7 @@ from rayeval.summary import summarize_run
 
 __all__ = ["RunOutcome", "RunRequest", "run"]
 
+_ASK_S = 10.0
 RESETS_PER_S = 200.0
 """Resets that a server which does not keep up may get in a second, over all actors (``ResetPacer``)."""
 
@@ -259,7 +262,7 @@ class _Engine:
         if not self._request.show and (head := head_watch(private=not self._shared)) is not None:
             chosen.append(head)
         if execution.actors == "auto" and not self._request.show:
-            chosen.append(Scaling(cluster.unclaimed_cpus, per_actor=EPISODES_PER_ACTOR if adaptive else None))
+            chosen.append(Scaling(partial(ask_head, cluster.unclaimed_cpus, _ASK_S), per_actor=EPISODES_PER_ACTOR if adaptive else None))
         return chosen
 
     # ---- episodes -----------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 Invariants: every call to Ray runs in a thread of its own that is waited for so long and no longer, for Ray's own connecting cannot be
 bounded; a thread that is still there then is left behind, and ends with this process. One call is under way at a time.
+A mailbox that is lost may have a successor, for a driver that lives makes a new one (``ClusterMailbox``): the name is looked up again for
+``AGAIN_S`` before a run is called gone.
 Closing rule: leaving the block leaves the cluster, if this joined it, within a deadline.
 """
 
@@ -11,6 +13,8 @@ import contextlib
 import os
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -24,6 +28,9 @@ from rayeval.schemas import JsonObject
 
 JOIN_S = 30.0
 ANSWER_S = 10.0
+AGAIN_S = 30.0
+"""A driver that has lost its mailbox waits 10 s and needs a moment for the next one."""
+_AGAIN_EVERY_S = 1.0
 _LEAVE_S = 10.0
 
 T = TypeVar("T")
@@ -37,12 +44,16 @@ class RunGoneError(StoppedError):
 
 
 @contextlib.contextmanager
-def far_status(address: str, run: str, *, join_s: float = JOIN_S, answer_s: float = ANSWER_S) -> Iterator[AskStatus]:
+def far_status(
+    address: str, run: str, *, join_s: float = JOIN_S, answer_s: float = ANSWER_S, again_s: float = AGAIN_S
+) -> Iterator[AskStatus]:
     """Join the cluster at ``address`` for the length of the block; -> a function that asks the run of this name for its status.
 
     Raises PlacementError (the cluster does not answer in time), RefusedError (no such run on it). The function raises RunGoneError
-    once the run is gone, PlacementError when nothing answers.
+    once the run has been gone for ``again_s``, PlacementError when nothing answers for so long. The numbers of a new mailbox begin anew.
     """
+    watcher = uuid.uuid4().hex
+    actor: Any = None
     silent = f"the Ray cluster at {address} did not answer within"
     with _quiet_core():
         joined = within(join_s, lambda: cluster.join(address, 1), f"{silent} {join_s:g} s; give HOST:PORT of the head (its GCS, 6379)")
@@ -53,12 +64,12 @@ def far_status(address: str, run: str, *, join_s: float = JOIN_S, answer_s: floa
         except ValueError:
             raise RefusedError(f"{run} is not running: no run of this name is on the cluster at {address}") from None
 
-    def ask(after: int, wait_s: float) -> JsonObject:
+    def asked(actor: Any, after: int, wait_s: float) -> JsonObject:
         limit = wait_s + answer_s
 
         def get() -> JsonObject:
             try:
-                answer: JsonObject = ray.get(actor.status.remote(after, wait_s), timeout=limit)
+                answer: JsonObject = ray.get(actor.status.remote(after, wait_s, watcher), timeout=limit)
             except GetTimeoutError:
                 raise PlacementError(f"{run}: its mailbox on the cluster at {address} did not answer within {limit:g} s") from None
             except RayError as error:
@@ -66,6 +77,23 @@ def far_status(address: str, run: str, *, join_s: float = JOIN_S, answer_s: floa
             return answer
 
         return within(limit + answer_s, get, f"{silent} {limit + answer_s:g} s")
+
+    def ask(after: int, wait_s: float) -> JsonObject:
+        nonlocal actor
+        lost_at: float | None = None
+        while True:
+            try:
+                return asked(actor, after, wait_s)
+            except (RunGoneError, PlacementError):
+                now = time.monotonic()
+                lost_at = now if lost_at is None else lost_at
+                if now - lost_at >= again_s:
+                    raise
+            time.sleep(min(_AGAIN_EVERY_S, again_s))
+            with contextlib.suppress(RefusedError, PlacementError):
+                found = within(answer_s, find, f"{silent} {answer_s:g} s")
+                if found._actor_id != actor._actor_id:
+                    actor, after = found, 0
 
     try:
         actor = within(answer_s, find, f"{silent} {answer_s:g} s")

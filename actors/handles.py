@@ -26,12 +26,15 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from actors.asking import HeadSilentError, ask_head
 from actors.messages import ActorInfo, ActorSpec, Order, Ping, Reply
 from actors.nodes import living_nodes, what_is_missing
 from actors.rollout import RolloutActor
 from rayeval.exceptions import PlacementError, RayevalError
 
 _log = logging.getLogger(__name__)
+
+_ASK_S = 5.0
 
 
 class ActorGoneError(RayevalError, ConnectionError):
@@ -110,7 +113,11 @@ class RayHandle:
                 info = await self._actor.start.remote()
         except TimeoutError as error:
             self.kill()
-            raise PlacementError(f"actor {self._actor_id} was not running after {timeout_s:.0f} s: {what_is_missing()}") from error
+            try:
+                missing = await ask_head(what_is_missing, _ASK_S)
+            except HeadSilentError as silent:
+                missing = str(silent)
+            raise PlacementError(f"actor {self._actor_id} was not running after {timeout_s:.0f} s: {missing}") from error
         except RayTaskError as error:
             if isinstance(error.cause, RayevalError):
                 raise error.cause from error
@@ -153,8 +160,7 @@ class RayHandle:
         if self._node_id is None:
             return False
         with contextlib.suppress(Exception):  # of whatever kind: then it is not known
-            async with asyncio.timeout(timeout_s):
-                nodes = await asyncio.get_running_loop().run_in_executor(None, living_nodes)
+            nodes = await ask_head(living_nodes, timeout_s)
             return all(node.node_id != self._node_id for node in nodes)
         return False
 

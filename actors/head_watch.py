@@ -4,7 +4,8 @@ A driver whose head is gone is ended by Ray's own core after a while (``cluster.
 an exit code of Ray's. So the driver looks by itself, and drains long before: actors and driver talk without the head, so what is finished
 is still written and slots are given back. A Ray of this driver's own comes back by nobody's hand, so its end drains at once.
 
-Invariants: one look at a time; a look is one TCP connection, bounded by ``_CONNECT_S``. Closing rule: none; the looks are the pool's tasks.
+Invariants: one look at a time; a look is one TCP connection, bounded by ``asking.CONNECT_S``.
+Closing rule: none; the looks are the pool's tasks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 import ray
 
+from actors.asking import takes_connections
 from rayeval.schemas import ExitCode
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 GONE_S = 30.0
 """No connection for so long: drain. A head that is restarted with its state (GCS fault tolerance) is usually back sooner."""
 _EVERY_S = 5.0
-_CONNECT_S = 3.0
 _RAYS = ("gcs_server", "raylet")
 
 
@@ -74,12 +75,7 @@ class HeadWatch:
             pool.drain(f"{where} has been gone for {silent:.0f} s", ExitCode.STOPPED, grace_s=0.0)
 
     async def _answers(self) -> bool:
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_CONNECT_S):
-                _, writer = await asyncio.open_connection(self._host.strip("[]"), self._port)
-            writer.close()
-            return True
-        return False
+        return await takes_connections(f"{self._host}:{self._port}")
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -91,7 +87,7 @@ def _lives(process: psutil.Process) -> bool:
 
 def head_watch(private: bool) -> HeadWatch | None:
     """The watch of the Ray this process is in; None where its head's address is not told. ``private``: this process started it."""
-    own = [child for child in psutil.Process().children() if child.name() in _RAYS] if private else []
-    with contextlib.suppress(Exception):  # whatever Ray makes of the question: the run does not need the answer
+    with contextlib.suppress(Exception):  # whatever Ray makes of the question, or a process that ends as it is looked at
+        own = [child for child in psutil.Process().children() if child.name() in _RAYS] if private else []
         return HeadWatch(ray.get_runtime_context().gcs_address, own=own)
     return None

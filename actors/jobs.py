@@ -7,10 +7,14 @@ the cluster: ``rayeval_submission`` in the job's metadata tells our submit from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
-from concurrent.futures import Future
+from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rayeval.exceptions import InputError, RayevalError, StoppedError
@@ -22,14 +26,33 @@ SEND_S = 600.0
 """A large working directory on a slow line; Ray takes at most 500 MiB."""
 
 
-async def send(spec: JobSpec, server: JobServer, timeout_s: float = SEND_S) -> None:
-    """Upload and submit. Returns once the cluster has the job.
+def check_upload(spec: JobSpec, files: Mapping[str, str]) -> None:
+    """Raises InputError for a file that Ray leaves out of the upload: ``.gitignore`` and ``.rayignore``, in any directory above it, count
+    too, and Ray's own reading of them is the one that matters. ``files``: by the name of what asks for it, relative to ``working_dir``."""
+    from ray._private.runtime_env.packaging import _get_excludes, get_excludes_from_ignore_files
 
-    Raises RefusedError when another submit took the id first, InputError for a directory that cannot be packed, StoppedError when the
-    cluster did not take the job.
+    quiet = logging.getLogger("rayeval.upload")  # Ray tells at length which ignore files it has read
+    quiet.propagate, quiet.disabled = False, True
+    for name, relative in files.items():
+        place = spec.working_dir
+        rules = [_get_excludes(place, list(spec.excludes))]
+        for part in ("", *Path(relative).parts):
+            place = place / part
+            rules += get_excludes_from_ignore_files(place, include_gitignore=True, logger=quiet)
+            if part and any(rule(place) for rule in rules):
+                what = place.relative_to(spec.working_dir)
+                hint = f"is not uploaded: {what} is named in an ignore file above it; move it, or take it out there"
+                raise InputError(name, str(spec.working_dir / relative), hint)
+
+
+async def send(spec: JobSpec, server: JobServer, files: Mapping[str, str] = MappingProxyType({}), timeout_s: float = SEND_S) -> None:
+    """Upload and submit. Returns once the cluster has the job. ``files``: what must be in the upload, as ``check_upload`` takes it.
+
+    Raises RefusedError when another submit took the id first, InputError for a directory that cannot be packed or lacks one of ``files``,
+    StoppedError when the cluster did not take the job.
     """
     sent: Future[None] = Future()
-    threading.Thread(target=_submit, args=(spec, server, sent), daemon=True, name="submit").start()
+    threading.Thread(target=_submit, args=(spec, server, files, sent), daemon=True, name="submit").start()
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.wrap_future(sent)
@@ -51,9 +74,10 @@ async def send(spec: JobSpec, server: JobServer, timeout_s: float = SEND_S) -> N
         raise taken(spec.submission_id, found.status, server.address) from None
 
 
-def _submit(spec: JobSpec, server: JobServer, sent: Future[None]) -> None:
+def _submit(spec: JobSpec, server: JobServer, files: Mapping[str, str], sent: Future[None]) -> None:
     try:
         client = _client(server)
+        check_upload(spec, files)
         options: dict[str, Any] = {}
         if spec.entrypoint_num_cpus is not None:
             options["entrypoint_num_cpus"] = spec.entrypoint_num_cpus
@@ -66,12 +90,23 @@ def _submit(spec: JobSpec, server: JobServer, sent: Future[None]) -> None:
             metadata=dict(spec.metadata),
             **options,
         )
+    except RayevalError as error:
+        _tell(sent, error)
     except ValueError as error:  # what cannot be packed: too large, or no directory
-        sent.set_exception(InputError("--working-dir", str(spec.working_dir), _first_line(error, spec)))
+        _tell(sent, InputError("--working-dir", str(spec.working_dir), _first_line(error, spec)))
     except BaseException as error:
-        sent.set_exception(error)
+        _tell(sent, error)
     else:
-        sent.set_result(None)
+        _tell(sent, None)
+
+
+def _tell(sent: Future[None], error: BaseException | None) -> None:
+    """Nobody may be listening any more; the thread's own traceback would then show what the server said, and that repeats the request."""
+    with contextlib.suppress(InvalidStateError):
+        if error is None:
+            sent.set_result(None)
+        else:
+            sent.set_exception(error)
 
 
 def _client(server: JobServer) -> Any:

@@ -23,6 +23,7 @@ from actors.queue import JobQueue, Ticket
 from rayeval.costs import PRICED
 from rayeval.exceptions import StoreWriteError
 from rayeval.figures import figures_of
+from rayeval.private_fields import without_solution
 from rayeval.schemas import (
     TRACE_SCHEMA,
     EnvironmentIdentity,
@@ -88,7 +89,8 @@ class Ledger:
         self.samples: dict[str, str] = {}
         """For each kind of failure the words of the first one, in one line."""
         self.on_counted: list[Callable[[FinishedTrace], None]] = []
-        """Called for each trace once it is durable."""
+        """Called for each trace once it is durable and counted."""
+        self._deaf: set[str] = set()
 
     def commit(self, results: Sequence[tuple[Ticket, FinishedTrace]]) -> None:
         """Hand a batch of finished attempts to the log."""
@@ -211,7 +213,7 @@ class Ledger:
         if kind in self.samples:
             return
         error = orjson.loads(trace.line).get("error") or {}
-        words = " ".join(str(error.get("message")).split())[:300]
+        words = without_solution(" ".join(str(error.get("message")).split()))[:300]
         self.samples[kind] = words
         if kind == ErrorKind.LOST:
             return  # the loss of an actor is told by the pool
@@ -229,14 +231,20 @@ class Ledger:
             self.totals[name] += int(tokens.get(name, figures.get(name)) or 0)
         for cause, n in (figures.get("model_retries") or {}).items():
             self.totals[f"model_retry.{cause}"] += n
-        for counted in self.on_counted:
-            counted(trace)
         if trace.status == EpisodeStatus.COMPLETED:
             self.done += 1
             reward = figures.get("reward")
             if isinstance(reward, int | float):
                 self.reward_sum += reward
                 self.reward_n += 1
+        for counted in self.on_counted:
+            try:
+                counted(trace)
+            except Exception as error:  # a listener's defect is told once, and costs no count
+                name = getattr(counted, "__qualname__", type(counted).__name__)
+                if name not in self._deaf:
+                    self._deaf.add(name)
+                    self._on_note("error", f"{name} failed over {trace.episode_id} and misses what it failed over: {described(error)}")
 
     def _checked(self, ticket: Ticket, trace: FinishedTrace) -> FinishedTrace:
         """Hold a completed trace to the environment's identity: the first one pins what is not pinned yet."""

@@ -151,6 +151,8 @@ class DriverLogs:
             self._files.actor(actor_id, time.time(), "warning", f"its output cannot be read ({why})")
             return
         if output:
+            if info is not None and info.key_mark is not None:
+                output = info.key_mark.hidden_in(output)
             self._files.actor_output(actor_id, output)
         else:
             self._files.actor(actor_id, time.time(), "info", "nothing of its output is at hand")

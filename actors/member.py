@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -36,6 +37,8 @@ class Member:
     state: MemberState = MemberState.STARTING
     info: ActorInfo | None = None
     vitals: Vitals | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+    """When it was asked for, by the driver's monotonic clock."""
     died_at: float | None = None
     """When it was declared dead, by the driver's monotonic clock."""
     jobs: dict[str, tuple[Ticket, str]] = field(default_factory=dict)

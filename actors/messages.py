@@ -6,6 +6,7 @@ import pickle
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, SupportsIndex
 
+from rayeval.models import KeyMark
 from rayeval.schemas import EnvironmentIdentity, EpisodeJob, JsonObject
 
 
@@ -46,6 +47,8 @@ class ActorInfo(NamedTuple):
     """Process start in seconds since the epoch, as psutil reads it: with the pid it names one process."""
     slots: int
     """Slots it can bear: what was asked, or fewer when file descriptors are short."""
+    key_mark: KeyMark | None = None
+    """By which the driver, which need not have the model's key, finds it in what the process printed."""
 
 
 class Assignment(NamedTuple):

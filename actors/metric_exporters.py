@@ -1,5 +1,7 @@
 """Where the values of metrics go: to Ray, or nowhere but memory.
 
+A label is ASCII: Ray's core takes nothing else. What is not (a run's name may be any text) is percent-encoded, as in a URL.
+
 Where Ray has no metrics agent (installed without its ``default`` extra) it keeps values nowhere, and giving them costs the same few
 microseconds.
 """
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from rayeval.metric_names import RUN, Kind, given
 
+_PLAIN = "".join(map(chr, range(0x20, 0x7F)))
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -37,7 +41,7 @@ class RayExporter:
         if self._failed:
             return
         try:
-            _instruments()[name]._record(by, dict(labels))  # ``inc`` refuses the 0 with which a series begins
+            _instruments()[name]._record(by, _ascii(labels))  # ``inc`` refuses the 0 with which a series begins
         except Exception as error:
             self._fail(error)
 
@@ -45,13 +49,17 @@ class RayExporter:
         if self._failed:
             return
         try:
-            _instruments()[name].set(value, dict(labels))
+            _instruments()[name].set(value, _ascii(labels))
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
         self._note("warning", f"metrics are not told any more: {type(error).__name__}: {error}")
+
+
+def _ascii(labels: Labels) -> dict[str, str]:
+    return {name: value if value.isascii() else quote(value, safe=_PLAIN) for name, value in labels}
 
 
 @cache

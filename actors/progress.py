@@ -185,6 +185,7 @@ def snapshot(pool: RolloutPool) -> JsonObject:
                 "node": m.info.node_id if m.info else None,
                 "pid": m.info.pid if m.info else None,
                 "state": str(m.state),
+                "starting_s": round(time.monotonic() - m.asked_at, 1) if m.state == MemberState.STARTING else None,
                 "slots": m.slots,
                 "in_flight": m.last.in_flight if m.last else 0,
                 "queued": m.last.queued if m.last else 0,

@@ -33,7 +33,7 @@ class RecordBox(logging.Handler):
         try:
             text = self._scrub(text_of(record))
         except Exception:  # arguments that do not fit their format: a user's slip, which must not cost an episode
-            text = f"{record.name}: a record that cannot be formatted ({str(record.msg)[:200]})"
+            text = f"{record.name}: a record that cannot be formatted ({self._format_of(record)})"
         if len(text) > TEXT_CHARS:
             text = text[: TEXT_CHARS // 2] + " [...] " + text[-TEXT_CHARS // 2 :]
         # the handler's own lock is held around emit
@@ -41,6 +41,12 @@ class RecordBox(logging.Handler):
             self._lines.popleft()
             self._dropped += 1
         self._lines.append((record.created, record.levelname.lower(), text))
+
+    def _format_of(self, record: logging.LogRecord) -> str:
+        try:
+            return self._scrub(str(record.msg))[:200]
+        except Exception:  # a message whose own text fails
+            return f"{record.filename}:{record.lineno}"
 
     def take(self) -> list[LogLine]:
         """At most ``PER_REPLY`` records, oldest first, and how many were dropped before them."""

@@ -39,7 +39,7 @@ from rayeval.config import Config
 from rayeval.environments import Environment, load_environment
 from rayeval.environments.base import EnvironmentEpisode
 from rayeval.exceptions import FencedError
-from rayeval.models import ChatModel, Scrubber, load_model
+from rayeval.models import ChatModel, KeyMark, Scrubber, load_model
 from rayeval.models.gate import EndpointGate, http_probe
 from rayeval.models.limiter import AdaptiveLimiter
 from rayeval.prompts import PromptBuilder
@@ -123,6 +123,7 @@ class RolloutActor:
         self._ending: asyncio.Task[None] | None = None
         self._records: RecordBox | None = None
         """Where the process is this actor's own."""
+        self._key_mark: KeyMark | None = None
 
     async def start(self) -> ActorInfo:
         """Build the clients in this loop. Raises ConfigurationError for what the configuration cannot give (a missing API key)."""
@@ -138,7 +139,8 @@ class RolloutActor:
         config = Config.model_validate(self._spec.config)
         if self._own_process:
             key = config.model.api_key_env
-            self._records = RecordBox(Scrubber(os.environ.get(key) if key else None).text)
+            scrubber = Scrubber(os.environ.get(key) if key else None)
+            self._records, self._key_mark = RecordBox(scrubber.text), scrubber.mark()
             root = logging.getLogger()
             if not root.handlers and logging.lastResort is not None:
                 root.addHandler(logging.lastResort)  # the last words of a process that ends at once are in its own output alone
@@ -181,6 +183,7 @@ class RolloutActor:
             pid=os.getpid(),
             start_time=psutil.Process().create_time(),
             slots=self._slots,
+            key_mark=self._key_mark,
         )
 
     async def exchange(self, order: Order) -> Reply:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from actors.member import MemberState
@@ -24,10 +24,10 @@ _ASK_S = 10.0
 
 
 class Scaling:
-    """Bears actors. ``free_cpus``: CPUs of the cluster that nothing has taken, 0 when none; asked in a thread. ``per_actor``: with a
-    number of slots for each actor that the pool's slots have reached, one more is wanted too."""
+    """Bears actors. ``free_cpus``: CPUs of the cluster that nothing has taken, 0 when none; a TimeoutError is no answer. ``per_actor``:
+    with a number of slots for each actor that the pool's slots have reached, one more is wanted too."""
 
-    def __init__(self, free_cpus: Callable[[], int], *, per_actor: int | None = None, busy_for_s: float = BUSY_FOR_S) -> None:
+    def __init__(self, free_cpus: Callable[[], Awaitable[int]], *, per_actor: int | None = None, busy_for_s: float = BUSY_FOR_S) -> None:
         self._free_cpus, self._per_actor, self._busy_for_s = free_cpus, per_actor, busy_for_s
         self._busy_since: dict[str, float] = {}
         self._next = 0.0
@@ -60,7 +60,7 @@ class Scaling:
     async def _grow(self, pool: RolloutPool, why: str) -> None:
         try:
             async with asyncio.timeout(_ASK_S):
-                free = await asyncio.to_thread(self._free_cpus)
+                free = await self._free_cpus()
         except TimeoutError:
             return  # a cluster that is slow to say what is free is asked again later
         if free < 1 or pool.phase.draining or pool.phase.closing:

@@ -10,8 +10,10 @@ Closing rule: ``logs.settle`` and ``leave_ray`` before Ray is left, ``logs.close
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,15 +94,25 @@ class Telling:
         """Tell the status now. One that cannot be told is a defect, and yet no reason to end the run."""
         try:
             status = self._status(state)
-            write_status(self._run_dir, status)
-            self._publish(status)
-            self.display.update(status)
-            if self._metrics is not None:
-                self._metrics.tell(status)
         except Exception as error:
-            if not self._failed:
-                self.note("error", f"the status could not be told: {described(error)}")
+            self._defect(error)
+            return
+        for hears in (partial(write_status, self._run_dir), self._publish, self.display.update, self._metrics and self._metrics.tell):
+            if hears:
+                self._guarded(hears, status)
+
+    def _guarded(self, hears: Callable[..., object], *what: object) -> None:
+        """One listener's failure is noted, the first one, and keeps it from nobody else."""
+        try:
+            hears(*what)
+        except Exception as error:
+            self._defect(error)
+
+    def _defect(self, error: Exception) -> None:
+        if not self._failed:
             self._failed = True
+            with contextlib.suppress(Exception):  # it may be the display itself
+                self.note("error", f"the status could not be told: {described(error)}")
 
     def _status(self, state: str) -> JsonObject:
         """The content of ``status.json``. What the tracing's own thread has to tell is told on the way."""
@@ -121,9 +133,9 @@ class Telling:
     def end(self, exit_code: ExitCode, reason: str | None, unaccounted: Mapping[str, int]) -> JsonObject:
         """-> the last status, told to everybody but the display."""
         status = self._last(exit_code, reason)
+        self._guarded(write_status, self._run_dir, status)
         if self._metrics is not None:
-            self._metrics.end(status, unaccounted)
-        write_status(self._run_dir, status)
+            self._guarded(self._metrics.end, status, unaccounted)
         return status
 
     def end_by_error(self, error: BaseException) -> None:
@@ -134,13 +146,13 @@ class Telling:
             code, reason = error.exit_code, str(error)
         self.flush_tracing()
         status = self._last(code, reason)
-        write_status(self._run_dir, status)
-        self.display.end({"exit_code": int(code), "reason": reason, "summary": None, "status": status})
+        self._guarded(write_status, self._run_dir, status)
+        self._guarded(self.display.end, {"exit_code": int(code), "reason": reason, "summary": None, "status": status})
 
     def _last(self, exit_code: ExitCode, reason: str | None) -> JsonObject:
         status = self._status("ended") | {"exit_code": int(exit_code), "reason": reason}
         if self._tracing is not None:
-            self._tracing.end(status)
+            self._guarded(self._tracing.end, status)
         return status
 
     def leave_ray(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from rayeval.duplicates import generated_by, generation_hash
+from rayeval.private_fields import without_solution
 from rayeval.schemas import EpisodeStatus, JsonObject, Termination
 
 TOKEN_FIELDS = ("prompt_tokens", "completion_tokens", "total_tokens", "reasoning_tokens")
@@ -103,7 +104,7 @@ def figures_of(trace: Mapping[str, Any], sums: StepSums | None = None) -> JsonOb
         "model_retries": dict(sums.retries),
         "error_kind": None if completed else str(error.get("kind") or "unclassified"),
         "error_type": None if completed else str(error.get("type") or "unclassified"),
-        "error_message": None if completed else " ".join(str(error.get("message") or "").split())[:_SAMPLE_CHARS],
+        "error_message": None if completed else without_solution(" ".join(str(error.get("message") or "").split()))[:_SAMPLE_CHARS],
         "lost": stage == "lost",
         "cleanup_failed": stage == "cleanup" or bool(error.get("cleanup_errors")),
     }

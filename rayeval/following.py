@@ -1,7 +1,8 @@
 """Follow a job to its end: its log as it comes, and its own exit code.
 
 Invariants:
-* Each character of the log is handed on once: ``offset`` says how many have been, and every source (stream or whole log) begins at 0.
+* Each character of the log is handed on once: ``offset`` says how many have been, and every source (stream or whole log) begins at 0. It
+  never goes back: Ray gives an empty log while it cannot read the file, and a job's log only grows.
 * A stream is only the fast way. After it ends, for whatever reason, the state is asked for and the log is read from ``offset`` on, so a
   stream that is cut, silent or not to be had (a proxy without websockets) costs time and no line.
 * The server may be away for ``patience_s`` at a stretch; then the follower gives up, and the job goes on.
@@ -30,6 +31,9 @@ _PENDING_S = 15.0
 """A job that has not begun after so long is told to be waiting, and for what."""
 _QUIET_POLLS = 10
 """A stream that gives nothing for so many looks is compared with the log itself."""
+
+_KEPT_CHARS = 8000
+"""Enough to find a job's last line in."""
 
 _T = TypeVar("_T")
 
@@ -60,6 +64,8 @@ class Follower:
         self._server, self._id, self._write, self._note = server, submission_id, write, note
         self._patience_s, self._poll_s, self._tail = patience_s, poll_s, tail
         self._offset = 0
+        self._last = ""
+        """The end of what was handed on."""
         self._heard = time.monotonic()
         self._known = self._away = self._told_pending = False
         self._began = time.monotonic()
@@ -86,14 +92,14 @@ class Follower:
             else:
                 pause = self._poll_s
 
-    async def so_far(self) -> JobInfo:
-        """Hand on what the job has printed and return its state, without waiting for more."""
+    async def so_far(self) -> tuple[JobInfo, str]:
+        """Hand on what the job has printed, or its tail, without waiting for more. -> its state and the whole log."""
         info = await self._server.job(self._id)
         log = await self._server.log(self._id)
         if self._tail is not None:
             self._begin_at_tail(log, self._tail)
         self._hand_on(log)
-        return info
+        return info, log
 
     async def _ended(self, info: JobInfo) -> JobEnd:
         log = ""
@@ -102,7 +108,7 @@ class Follower:
             self._hand_on(log)
         except StoppedError:
             self._note("the job has ended; the rest of its log cannot be read any more")
-        return job_end(info, log)
+        return job_end(info, log if len(log) >= self._offset else self._last)
 
     async def _stream(self) -> None:
         """Hand on what the stream gives until it ends, or the job has ended and the stream says nothing more."""
@@ -114,8 +120,7 @@ class Follower:
                     fresh = text[skip:]
                     skip = max(0, skip - len(text))
                     if fresh:
-                        self._write(fresh)
-                        self._offset += len(fresh)
+                        self._give(fresh)
                         self._heard = time.monotonic()
 
             pumping = asyncio.create_task(pump())
@@ -145,8 +150,12 @@ class Follower:
 
     def _hand_on(self, log: str) -> None:
         if len(log) > self._offset:
-            self._write(log[self._offset :])
-        self._offset = len(log)  # a shorter one is another log: the head was replaced
+            self._give(log[self._offset :])
+
+    def _give(self, fresh: str) -> None:
+        self._write(fresh)
+        self._offset += len(fresh)
+        self._last = (self._last + fresh)[-_KEPT_CHARS:]
 
     def _begin_at_tail(self, log: str, lines: int) -> None:
         kept = log.splitlines(keepends=True)[-lines:] if lines else []

@@ -106,29 +106,33 @@ class JobServer:
     async def jobs(self) -> list[JobRow]:
         """All submitted jobs that the cluster remembers."""
         answer = self._answer(*await self._ask("/api/jobs/"))
-        rows = answer if isinstance(answer, list) else []
-        return [JobRow(row["submission_id"], row["status"]) for row in rows if isinstance(row, dict) and row.get("submission_id")]
+        if not isinstance(answer, list) or not all(isinstance(row, dict) for row in answer):
+            raise self._stranger("/api/jobs/")
+        named = [(row["submission_id"], row.get("status")) for row in answer if row.get("submission_id")]  # others: drivers without a job
+        if not all(isinstance(word, str) for row in named for word in row):
+            raise self._stranger("/api/jobs/")
+        return [JobRow(*row) for row in named]
 
     async def job(self, submission_id: str) -> JobInfo:
         """One job. Raises UnknownJobError, ServerSilentError."""
-        found: JsonObject = await self._of_job(submission_id)
-        return JobInfo(
-            submission_id=submission_id,
-            status=str(found.get("status")),
-            message=str(found.get("message") or ""),
-            driver_exit_code=found.get("driver_exit_code"),
-            metadata=found.get("metadata") or {},
-        )
+        found = await self._of_job(submission_id)
+        status, code, metadata = found.get("status"), found.get("driver_exit_code"), found.get("metadata") or {}
+        if not isinstance(status, str) or (code is not None and type(code) is not int) or not isinstance(metadata, dict):
+            raise self._stranger(f"/api/jobs/{submission_id}")
+        return JobInfo(submission_id, status, str(found.get("message") or ""), code, metadata)
 
     async def log(self, submission_id: str) -> str:
         """Everything a job has printed."""
         return str((await self._of_job(submission_id, "/logs")).get("logs") or "")
 
-    async def _of_job(self, submission_id: str, what: str = "") -> Any:
+    async def _of_job(self, submission_id: str, what: str = "") -> JsonObject:
         status, body = await self._ask(f"/api/jobs/{quote(submission_id, safe='')}{what}")
         if status == 404:
             raise UnknownJobError("submission id", submission_id, f"is not known at {self.address}; see `ray job list`")
-        return self._answer(status, body)
+        found = self._answer(status, body)
+        if not isinstance(found, dict):
+            raise self._stranger(f"/api/jobs/{submission_id}{what}")
+        return found
 
     @asynccontextmanager
     async def stream(self, submission_id: str) -> AsyncIterator[AsyncIterator[str]]:
@@ -163,6 +167,10 @@ class JobServer:
 
     def _silent(self, error: Exception) -> ServerSilentError:
         return ServerSilentError(f"the job server at {self.address} does not answer ({str(error) or type(error).__name__})")
+
+    def _stranger(self, path: str) -> InputError:
+        hint = f"is no Ray job server: what it answers at {path} is no such answer; give the URL of the cluster's dashboard"
+        return InputError("--address", self.address, hint)
 
     def _answer(self, status: int, body: bytes) -> Any:
         """The JSON of an answer."""

@@ -287,5 +287,7 @@ class ExitCode(IntEnum):
     """A defect of ours, with its traceback."""
     SIGINT = 130
     """Drained after SIGINT."""
+    SIGPIPE = 141
+    """Nobody reads standard output any more, and how it ends was not known yet. A verb that comes to its end keeps its own code."""
     SIGTERM = 143
     """Drained after SIGTERM."""

@@ -1,9 +1,11 @@
-"""What must not leave a run, in one list: fields that hold a task's solution or the right to a slot, and texts that look like keys.
+"""What must not leave a run: the fields of ``private_fields``, and texts that look like keys.
 
 Whatever carries (parts of) a trace to another program goes through here: tracing, exporters, reports. Two measures, both applied:
 
 * by name: a field of ``PRIVATE_FIELDS``, or one whose name begins with ``private``, is dropped wherever in a value it stands
 * by form: an API key that is known, bearer tokens, key-like strings, and the user part of URLs become ``[redacted]``
+
+The words of an error, which are no value with names, end where they begin to quote a task's solution (``Scrub.error``).
 
 ``docs/traces.md`` ("What is private") says where these fields stand in a trace.
 """
@@ -15,39 +17,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rayeval.models._secrets import REDACTED, Scrubber
+from rayeval.private_fields import PRIVATE_FIELDS, is_private, without_solution
 
-PRIVATE_FIELDS = frozenset(
-    {
-        # the solution of a task
-        "goal",
-        "goal_options",
-        "instruction_text",
-        "price_upper",
-        "private",
-        "private_task_instruction",
-        "reason_key",
-        "target_asin",
-        "target_asin_match",
-        "__reasoning__",
-        # the right to a slot
-        "env_idx",
-        "lease",
-        "lease_id",
-        # keys
-        "api_key",
-        "authorization",
-    }
-)
+__all__ = ["DEEPEST", "PRIVATE_FIELDS", "Scrub", "is_private"]
+
 DEEPEST = 200
 """Levels that a value keeps; what is nested deeper is dropped."""
 
 _URL_USER = re.compile(r"(?<=://)[^/@\s\"'<>]+@")
 _KEY_LIKE = re.compile(r"\b(?:(?:sk|pk|rk|hf|gh[pousr]|github_pat|xox[a-z]|glpat)[-_]|AKIA|AIza)(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}")
-
-
-def is_private(name: str) -> bool:
-    """Whether a field of this name stays in the run."""
-    return name.lower() in PRIVATE_FIELDS or name.lower().startswith("private")
 
 
 class Scrub:
@@ -67,6 +45,12 @@ class Scrub:
         for scrubber in self._scrubbers:
             text = str(scrubber.value(text))
         return _KEY_LIKE.sub(REDACTED, _URL_USER.sub(f"{REDACTED}@", text))
+
+    def error(self, text: str) -> str:
+        """``text`` of an error, whoever wrote it: without keys and tokens, and up to where it quotes a task's solution."""
+        for scrubber in self._scrubbers:
+            text = scrubber.text(text)  # stricter than for an answer of the model: any word after Bearer goes
+        return without_solution(self.text(text))
 
     def value(self, value: Any) -> Any:
         """A copy of a JSON value without private fields, every text in it (names too) cleaned."""

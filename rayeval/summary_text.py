@@ -98,14 +98,14 @@ def _nobody_line(summary: Mapping[str, Any]) -> list[str]:
     return [f"warning: slots are taken that this run does not know of ({where}), by another run or by nobody: see rayeval leases doctor"]
 
 
-def next_commands(run: Path, config: Path, failed: int, options: Sequence[str] = (), not_run: int = 0) -> list[str]:
+def next_commands(run: Path, config: Path, failed: int, options: Sequence[str] = (), not_run: int = 0, *, verb: str = "run") -> list[str]:
     """Commands to paste after a run. ``options``: words that a further run must repeat, or it means another plan. While episodes are not
-    run the same command is the one to type: it gives those that failed their attempts again too."""
+    run the same command is the one to type: it gives those that failed their attempts again too. ``verb``: ``submit`` for a job's run."""
     commands = [f"rayeval summarize {shlex.quote(str(run))}", f"rayeval verify {shlex.quote(str(run))}"]
     if not_run:
-        commands.append(shlex.join(["rayeval", "run", str(config), *options]))
+        commands.append(shlex.join(["rayeval", verb, str(config), *options]))
     elif failed:
-        commands.append(shlex.join(["rayeval", "run", str(config), *options, "--retry-failed"]))
+        commands.append(shlex.join(["rayeval", verb, str(config), *options, "--retry-failed"]))
     return commands
 
 

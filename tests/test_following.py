@@ -1,6 +1,7 @@
 """Following a job: every character once, the job's own exit code, whatever happens to the connection."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -137,6 +138,70 @@ async def test_the_log_of_an_ended_job_that_cannot_be_read_is_not_waited_for_lon
         fake.log_fails = True
         end = await follow(fake, seen, patience_s=0.2)
         assert end.exit_code == 5 and "cannot be read any more" in seen.notes[-1]
+
+
+class Odd(JobServer):
+    """Answers with JSON that is none of a job server."""
+
+    def __init__(self, answer):
+        super().__init__("http://cluster:8265")
+        self._given = answer
+
+    async def _ask(self, path):
+        return 200, json.dumps(self._given).encode()
+
+
+@pytest.mark.parametrize("answer", [[{"submission_id": 5, "status": "RUNNING"}], [{"submission_id": "a"}], [3], {"jobs": []}, None, "x"])
+async def test_a_list_of_jobs_that_is_none_is_bad_input(answer):
+    with pytest.raises(InputError, match="is no Ray job server"):
+        await Odd(answer).jobs()
+
+
+@pytest.mark.parametrize(
+    "answer", [[], None, 3, {}, {"status": None}, {"status": "RUNNING", "driver_exit_code": "1"}, {"status": "RUNNING", "metadata": [1]}]
+)
+async def test_a_job_that_is_none_is_bad_input(answer):
+    with pytest.raises(InputError, match="is no Ray job server"):
+        await Odd(answer).job(ID)
+    if not isinstance(answer, dict):
+        with pytest.raises(InputError, match="is no Ray job server"):
+            await Odd(answer).log(ID)
+
+
+class Flickering(JobServer):
+    """Its log is empty or short at times, as Ray gives it while it cannot read the file."""
+
+    def __init__(self, url, given):
+        super().__init__(url)
+        self._given = list(given)
+
+    async def log(self, submission_id):
+        return self._given.pop(0) if self._given else await super().log(submission_id)
+
+
+async def test_a_log_that_cannot_be_read_for_a_moment_is_not_printed_again():
+    async with FakeJobServer() as fake:
+        job, seen = fake.jobs.setdefault(ID, FakeJob()), Seen()
+        fake.refuse_streams = True
+        job.log = whole(3) + end_line(ID, 4) + "\n"
+        async with JobServer(fake.url) as plain, Flickering(fake.url, [whole(1), "", whole(2), "line 0\n", job.log, ""]) as server:
+            await plain.greet()
+            follower = Follower(server, ID, seen.write, seen.notes.append, patience_s=5.0, poll_s=0.01)
+            following = asyncio.create_task(follower.follow())
+            await until(lambda: seen.log == job.log)
+            job.end("STOPPED", None)
+            assert await asyncio.wait_for(following, 20.0) == ("STOPPED", 4, None)
+        assert seen.log == job.log
+
+
+@pytest.mark.parametrize(("tail", "shown"), [(0, ""), (1, f"{end_line(ID, 0)}\n")])
+async def test_how_a_stopped_job_ended_is_read_in_its_whole_log(tail, shown):
+    async with FakeJobServer() as fake:
+        job, seen = fake.jobs.setdefault(ID, FakeJob(log=f"x\n{end_line(ID, 0)}\n")), Seen()
+        job.end("STOPPED", None)
+        async with JobServer(fake.url) as server:
+            info, log = await Follower(server, ID, seen.write, seen.notes.append, tail=tail).so_far()
+        assert (job_end(info, log).exit_code, log, seen.log) == (0, job.log, shown)
 
 
 @pytest.mark.parametrize(("tail", "shown"), [(0, "end\n"), (2, "line 3\nline 4\nend\n"), (99, whole(5) + "end\n")])

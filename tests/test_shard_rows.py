@@ -5,7 +5,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayeval.exceptions import InputError
@@ -110,6 +110,7 @@ odd = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(("attempt", "job", "provenance", "started_at", "duration_ms", "steps", "final", "error")), odd))
 def test_any_record_makes_a_row_that_fits_the_columns(fields):
     trace = orjson.loads(orjson.dumps({**completed(), **fields}))

@@ -328,6 +328,11 @@ def test_the_verdict_has_two_lines_and_one_for_each_kind_of_failure(tmp_path):
     assert sample.startswith("  model_unavailable, task-0000") and sample.endswith(": gone")
 
 
+def test_a_sample_quotes_no_solution(tmp_path):
+    run = make_run(tmp_path / "r", [failed(0, message="no page in {'goal': 'CANARY'}")], tasks=range(1))
+    assert summarize_run(run)["failure_samples"]["model_unavailable"]["message"] == "no page in {'goal': [left out]"
+
+
 def test_a_sample_is_one_line_of_the_first_episode_that_failed_for_good(tmp_path):
     lost = [failed(0, message="first\ntry"), completed(0, attempt=2)]
     run = make_run(
@@ -362,6 +367,8 @@ def test_a_retry_is_offered_only_after_failures_and_means_the_same_plan(tmp_path
     assert f"'{config}'" in last
     same = next_commands(tmp_path, config, 2, ["--limit", "3"], not_run=5)[-1]
     assert same == shlex.join(["rayeval", "run", str(config), "--limit", "3"])
+    job = next_commands(tmp_path, config, 2, ["--output-dir", "/mnt/runs"], not_run=5, verb="submit")[-1]
+    assert job == shlex.join(["rayeval", "submit", str(config), "--output-dir", "/mnt/runs"])
 
 
 # --- cost and duplicates

@@ -7,13 +7,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from rayeval.cli import configuration, control, doctor, leases, logs, project, running, runs, sharding, submit, verifying
-from rayeval.cli.output import PipeClosedError, error_object, one_line, write_error, write_json, write_out
+from rayeval.cli.output import PipeClosedError, error_object, one_line, stdout_to_nowhere, write_error, write_json, write_out
 from rayeval.exceptions import InputError, PlanMismatchError, RayevalError
 from rayeval.schemas import ExitCode
 
@@ -26,6 +25,7 @@ _EXIT_CODES = {
     ExitCode.STOPPED: "stopped by the machine: disk full, unwritable, endpoints out",
     ExitCode.INTERNAL: "an internal error, with its traceback",
     ExitCode.SIGINT: "ended by SIGINT, drained",
+    ExitCode.SIGPIPE: "nobody reads stdout any more, and there was no outcome yet",
     ExitCode.SIGTERM: "ended by SIGTERM, drained",
 }
 # A backspace alone on a line keeps typer from filling the paragraph.
@@ -87,21 +87,23 @@ def _main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="rayeval", standalone_mode=False)
-        sys.stdout.flush()
+        _flush()
         return int(code or ExitCode.OK)
     except PipeClosedError:
-        return _end_quietly()
+        return ExitCode.SIGPIPE
     except KeyboardInterrupt:
         return ExitCode.SIGINT
     except SystemExit as ending:
-        if isinstance(ending.__context__, BrokenPipeError):  # so typer ends when the reader of its help text went away
-            return _end_quietly()
+        if isinstance(ending.__context__, BrokenPipeError):  # typer's way with one, also where it writes its own help text
+            stdout_to_nowhere()
+            return ExitCode.OK if {"-h", "--help"} & set(arguments) else ExitCode.SIGPIPE
         return ending.code if isinstance(ending.code, int) else ExitCode.OK if ending.code is None else ExitCode.INTERNAL
     except RayevalError as error:
         return _report_known(error, as_json)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            return _end_quietly()
+            stdout_to_nowhere()
+            return ExitCode.SIGPIPE
         return _report_os_error(error, as_json)
     except typer.Abort:
         return ExitCode.SIGINT
@@ -121,7 +123,7 @@ def _report_known(error: RayevalError, as_json: bool) -> int:
             answer["error"]["field"] = "plan"
             answer["error"]["hint"] = error.message
             answer["error"]["differences"] = [{"key": key, "old": _plain(old), "new": _plain(new)} for key, old, new in error.differences]
-        _write_answer(answer)
+        write_json(answer)
     text = str(error) if isinstance(error, PlanMismatchError) else one_line(str(error))
     write_error(f"error: {text}")
     if error.exit_code is ExitCode.INTERNAL:
@@ -142,7 +144,7 @@ def _report_os_error(error: OSError, as_json: bool) -> int:
     reason = (error.strerror or "cannot be used").lower()
     hint = f"{reason}; " + ("free or unlock it" if code is ExitCode.STOPPED else "give a path that exists")
     if as_json:
-        _write_answer(error_object(code, "path", str(error.filename), hint))
+        write_json(error_object(code, "path", str(error.filename), hint))
     write_error(f"error: {one_line(str(InputError('path', str(error.filename), hint)))}")
     return code
 
@@ -152,14 +154,14 @@ def _report_usage(error: Any, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     if not message or type(error).__name__ == "NoArgsIsHelpError":
         if as_json:
-            _write_answer(error_object(ExitCode.BAD_INPUT, None, None, "give a verb; see rayeval --help"))
+            write_json(error_object(ExitCode.BAD_INPUT, None, None, "give a verb; see rayeval --help"))
         if context is not None:
             write_error(context.get_help())
         return ExitCode.BAD_INPUT
     if as_json:
         parameter = getattr(error, "param", None)
         field = parameter.name if parameter is not None else getattr(error, "option_name", None)
-        _write_answer(error_object(ExitCode.BAD_INPUT, field, None, message))
+        write_json(error_object(ExitCode.BAD_INPUT, field, None, message))
     path = context.command_path if context is not None else "rayeval"
     write_error(f"error: {one_line(message)} (see '{path} --help')")
     return ExitCode.BAD_INPUT
@@ -167,25 +169,18 @@ def _report_usage(error: Any, as_json: bool) -> int:
 
 def _report_unknown(error: BaseException, as_json: bool) -> int:
     if as_json:
-        _write_answer(error_object(ExitCode.INTERNAL, None, None, f"{type(error).__name__}: {error}"))
+        write_json(error_object(ExitCode.INTERNAL, None, None, f"{type(error).__name__}: {error}"))
     write_error("".join(traceback.format_exception(error)).rstrip())
     write_error(f"error: internal: {type(error).__name__}: {one_line(str(error))}")
     return ExitCode.INTERNAL
-
-
-def _write_answer(answer: dict[str, Any]) -> None:
-    try:
-        write_json(answer)
-    except PipeClosedError:
-        _end_quietly()
 
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None), list, dict)) else str(value)
 
 
-def _end_quietly() -> int:
-    """Nobody reads stdout any more: let the interpreter's own flush at exit fail into nothing."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.OK
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        stdout_to_nowhere()

@@ -133,7 +133,8 @@ def status_sentence(status: Mapping[str, Any]) -> str:
     if cost:
         parts.append(f"{money(cost['amount'], cost['currency'])} spent")
     eta = status.get("eta_s")
-    parts.append(f"about {duration(eta)} left" if eta is not None else "time left not known yet")
+    over = bool(status.get("planned")) and status.get("done", 0) + status.get("failed", 0) >= status["planned"]
+    parts.append("nothing left" if over else f"about {duration(eta)} left" if eta is not None else "time left not known yet")
     return ", ".join(parts)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rayeval.cli.output import PipeClosedError, visible, write_error, write_json
+from rayeval.cli.output import PipeClosedError, stdout_to_nowhere, visible, write_error, write_json
 from rayeval.schemas import JsonObject
 
 if TYPE_CHECKING:
@@ -24,6 +25,36 @@ PatienceOption = Annotated[
 ]
 
 
+class Hiding:
+    """Takes secrets out of a text that comes in pieces: a secret may lie across two. What may be the beginning of one is held back."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        from rayeval.models._secrets import SHORTEST_SECRET
+
+        self._secrets = sorted((secret for secret in secrets if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
+        self._kept = ""
+
+    def hidden(self, text: str) -> str:
+        """A whole text."""
+        from rayeval.models._secrets import REDACTED
+
+        for secret in self._secrets:
+            text = text.replace(secret, REDACTED)
+        return text
+
+    def feed(self, piece: str) -> str:
+        """-> what can be shown by now."""
+        text = self.hidden(self._kept + piece)
+        held = max((n for secret in self._secrets for n in range(1, len(secret)) if text.endswith(secret[:n])), default=0)
+        self._kept = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def rest(self) -> str:
+        """What was held back, at the end: it was no secret."""
+        kept, self._kept = self._kept, ""
+        return kept
+
+
 def follow_job(
     address: str, submission_id: str, *, patience_s: float, log_to: IO[str], tail: int | None = None, secrets: Iterable[str] = ()
 ) -> JobEnd:
@@ -35,33 +66,40 @@ def follow_job(
     from rayeval.exceptions import StoppedError
     from rayeval.following import Follower
     from rayeval.job_server import JobServer, known_token
-    from rayeval.models._secrets import REDACTED, SHORTEST_SECRET
     from rayeval.submission import follow_command, stop_command
 
-    def hidden(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, REDACTED) if len(secret) >= SHORTEST_SECRET else text
-        return text
+    hiding = Hiding(secrets)
 
     def write(text: str) -> None:
+        put(hiding.feed(text))
+
+    def put(text: str) -> None:
         try:
-            log_to.write(visible(hidden(text)))
+            log_to.write(visible(text))
             log_to.flush()
         except BrokenPipeError as error:
+            if log_to is sys.stdout:
+                stdout_to_nowhere()
             raise PipeClosedError from error
 
     async def go() -> JobEnd:
         async with JobServer(address, known_token()) as server:
             await _greeted(server, patience_s)
             follower = Follower(server, submission_id, write, lambda text: write_error(f"note: {text}"), patience_s=patience_s, tail=tail)
-            return await follower.follow()
+            try:
+                return await follower.follow()
+            finally:
+                put(hiding.rest())
 
     back = f"come back: {follow_command(submission_id, address)}"
     try:
         end = asyncio.run(go())
-        return end._replace(reason=hidden(end.reason) if end.reason else None)
+        return end._replace(reason=hiding.hidden(end.reason) if end.reason else None)
     except KeyboardInterrupt:
         write_error(f"\ndetached: {submission_id} goes on\n  {back}\n  stop it: {stop_command(submission_id, address)}")
+        raise
+    except PipeClosedError:
+        write_error(f"nobody reads any more: {submission_id} goes on\n  {back}\n  stop it: {stop_command(submission_id, address)}")
         raise
     except StoppedError as error:
         raise StoppedError(f"{error}; {back}") from error

@@ -50,7 +50,10 @@ def logs(
     """Print the log of a run, or follow a submitted job to its end and exit code."""
     from rayeval.submission import is_submission_id
 
-    if address is None and not is_submission_id(run):
+    if run.startswith("raysubmit_"):
+        hint = "is a job of `ray job submit`; its log: `ray job logs ID`. Give the id of one that `rayeval submit` sent (rayeval-...)"
+        raise InputError("ID", run, hint)
+    if address is None and (not is_submission_id(run) or (runs_dir / run / "manifest.json").is_file()):
         _run_logs(run, attempt, actor, bool(follow), tail, runs_dir, as_json)
         return ExitCode.OK
     if not is_submission_id(run):
@@ -77,13 +80,13 @@ def _run_logs(run: str, attempt: int | None, actor: str | None, follow: bool, ta
         return
     if tail is None:
         for piece in reader.fresh():
-            write_out(piece.removesuffix("\n"))
+            write_out(piece.removesuffix("\n"), following=follow)
     elif text := last_lines(reader.fresh(), tail):
-        write_out(text.removesuffix("\n"))
+        write_out(text.removesuffix("\n"), following=follow)
     while follow:
         living = _lives(run_dir)
         for piece in reader.fresh():
-            write_out(piece.removesuffix("\n"))
+            write_out(piece.removesuffix("\n"), following=True)
         if not living:
             return  # asked before the last look: nothing was written after that look
         time.sleep(_POLL_S)
@@ -119,23 +122,26 @@ def _job_logs(submission_id: str, address: str | None, follow: bool, tail: int |
         return end_job(follow_job(url, submission_id, patience_s=patience, log_to=log_to, tail=tail), answer, as_json)
     import asyncio
 
-    from rayeval.cli.output import visible
+    from rayeval.cli.output import stdout_to_nowhere, visible
     from rayeval.following import Follower, job_end
     from rayeval.job_server import JobInfo, JobServer, known_token
     from rayeval.submission import ENDED
 
     pieces: list[str] = []
 
-    async def look() -> JobInfo:
+    async def look() -> tuple[JobInfo, str]:
         async with JobServer(url, known_token()) as server:
             await server.greet()
             return await Follower(server, submission_id, pieces.append, lambda text: None, tail=tail).so_far()
 
-    info = asyncio.run(look())
-    log_to.write(visible("".join(pieces)))
-    log_to.flush()
+    info, log = asyncio.run(look())
+    try:
+        log_to.write(visible("".join(pieces)))
+        log_to.flush()
+    except BrokenPipeError:
+        stdout_to_nowhere()
     if info.status in ENDED:
-        return end_job(job_end(info, "".join(pieces)), answer, as_json)
+        return end_job(job_end(info, log), answer, as_json)
     if as_json:
         write_json({**answer, "status": info.status, "exit_code": None, "reason": None})
     return ExitCode.OK

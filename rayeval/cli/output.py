@@ -1,4 +1,8 @@
-"""What reaches the streams: results on stdout, everything else on stderr, and nothing that could drive a terminal."""
+"""What reaches the streams: results on stdout, everything else on stderr, and nothing that could drive a terminal.
+
+A reader of stdout that goes away (``| head``) changes no exit code: what is written after that goes nowhere, and the verb comes to its own
+end. Only what goes on for as long as somebody reads (``following=True``) is ended by it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -20,7 +25,7 @@ _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202
 
 
 class PipeClosedError(Exception):
-    """The reader of stdout went away (``| head``)."""
+    """The reader of stdout went away (``| head``) from what goes on for as long as somebody reads."""
 
 
 def visible(text: str) -> str:
@@ -37,22 +42,22 @@ def _escaped(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def write_out(text: str) -> None:
-    """Text on stdout, made visible. Raises PipeClosedError."""
-    _write(sys.stdout, visible(text) + "\n")
+def write_out(text: str, *, following: bool = False) -> None:
+    """Text on stdout, made visible. Raises PipeClosedError, only if ``following``."""
+    _write(sys.stdout, visible(text) + "\n", following)
 
 
 def write_json(value: Mapping[str, Any]) -> None:
-    """The one JSON object of ``--json`` on stdout; control characters are escaped by JSON itself. Raises PipeClosedError."""
+    """The one JSON object of ``--json`` on stdout; control characters are escaped by JSON itself."""
     text = json.dumps(value, ensure_ascii=not _speaks_unicode(sys.stdout), indent=2 if sys.stdout.isatty() else None)
     # JSON escapes C0 only; the rest of what ``visible`` guards against is escaped the JSON way, so that the value stays the same.
     _write(sys.stdout, _HARMFUL.sub(_json_escaped, text) + "\n")
 
 
 def write_json_line(value: Mapping[str, Any]) -> None:
-    """One of several JSON objects on stdout, each a line. Raises PipeClosedError."""
+    """One of several JSON objects on stdout, each a line, for as long as somebody reads. Raises PipeClosedError."""
     text = json.dumps(value, ensure_ascii=not _speaks_unicode(sys.stdout))
-    _write(sys.stdout, _HARMFUL.sub(_json_escaped, text) + "\n")
+    _write(sys.stdout, _HARMFUL.sub(_json_escaped, text) + "\n", True)
 
 
 def _json_escaped(m: re.Match[str]) -> str:
@@ -68,12 +73,22 @@ def write_error(text: str) -> None:
         pass
 
 
-def _write(stream: IO[str], text: str) -> None:
+def _write(stream: IO[str], text: str, following: bool = False) -> None:
     try:
         stream.write(text if _speaks_unicode(stream) else text.encode("ascii", "backslashreplace").decode())
         stream.flush()
     except BrokenPipeError as error:
-        raise PipeClosedError from error
+        stdout_to_nowhere()
+        if following:
+            raise PipeClosedError from error
+
+
+def stdout_to_nowhere() -> None:
+    """Nobody reads stdout any more: what is left in it, and whatever follows, ends in nothing and raises nothing."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _speaks_unicode(stream: IO[str]) -> bool:
@@ -105,7 +120,7 @@ def link(path: Path) -> str:
 
 
 def write_link(label: str, path: Path) -> None:
-    """``label path`` on stdout, the path as a link. Raises PipeClosedError."""
+    """``label path`` on stdout, the path as a link."""
     _write(sys.stdout, f"{visible(label)}{link(path)}\n")
 
 

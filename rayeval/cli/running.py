@@ -212,11 +212,13 @@ def run(
         argv=tuple(sys.argv),
     )
     repeated = [word for text in set_ or () for word in ("--set", text)]
-    chosen = {"--limit": limit, "--task": task, "--where": where, "--runs-dir": runs_dir}
+    is_job = bool(os.environ.get("RAYEVAL_SUBMISSION_ID"))
+    place = "--output-dir" if is_job else "--runs-dir"  # who reads a job's log goes on from elsewhere, by submit
+    chosen = {"--limit": limit, "--task": task, "--where": where, place: runs_dir}
     repeated += [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
     with verdict_first():
         outcome = run_plan(request, make_display(mode, os.environ))
-        _tell(outcome, config, [*repeated, "--show"] if show else repeated, as_json)
+        _tell(outcome, config, [*repeated, "--show"] if show else repeated, as_json, "submit" if is_job else "run")
     return ExitCode(outcome.exit_code)
 
 
@@ -252,7 +254,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _tell(outcome: RunOutcome, config: Path, options: Sequence[str], as_json: bool) -> None:
+def _tell(outcome: RunOutcome, config: Path, options: Sequence[str], as_json: bool, verb: str) -> None:
     """The verdict, where it lies, and what to type next; with --json the summary alone."""
     from rayeval.summary_text import next_commands, verdict_lines
 
@@ -268,5 +270,5 @@ def _tell(outcome: RunOutcome, config: Path, options: Sequence[str], as_json: bo
         write_out("\n".join(verdict_lines(summary)))
         failed, not_run = summary["counts"]["failed"], summary["counts"]["not_run"]
     write_link("run: ", outcome.run_dir)
-    for command in next_commands(outcome.run_dir, config, failed, options, not_run):
+    for command in next_commands(outcome.run_dir, config, failed, options, not_run, verb=verb):
         write_out(f"  {command}")

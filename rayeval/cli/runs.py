@@ -90,7 +90,10 @@ def status(
         raise InputError("--every", every, "is for --watch alone")
     if address is None:
         from rayeval.store import resolve_run
+        from rayeval.submission import is_submission_id
 
+        if is_submission_id(run) and not (runs_dir / run).exists():
+            raise InputError("run", run, "is the id of a job; give the name of its run, or follow the job: `rayeval logs ID --address URL`")
         return _tell(LocalSource(resolve_run(run, runs_dir)), watch, every, as_json)
     from actors.far_status import RunGoneError, far_status
 

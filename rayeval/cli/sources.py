@@ -131,6 +131,7 @@ class FarSource:
         self._ask, self._name, self._gone = ask, name, gone
         self._number = 0
         self._last: Mapping[str, Any] = {}
+        self._last_at = 0.0
 
     def read(self, wait_s: float) -> Sight:
         try:
@@ -144,9 +145,12 @@ class FarSource:
             time.sleep(_SAME_S)
         self._number = answer["number"]
         status, age = answer["status"], answer["age_s"]
-        if not isinstance(status, dict):
+        if isinstance(status, dict):
+            self._last, self._last_at = status, time.monotonic() - (age or 0.0)
+        elif self._last:  # a new mailbox, which has heard nothing yet: the old one was lost
+            status, age = self._last, time.monotonic() - self._last_at
+        else:
             return Sight({}, "starting", advice="it has told nothing of itself yet", name=self._name)
-        self._last = status
         state = shown(status.get("state"), 40) or "running"
         if state == "ended" or age is None or age <= _STALE_IN.get(state, STALE_S):
             return Sight(status, state, age, name=self._name)

@@ -17,6 +17,8 @@ _IN_STAGE = {
     "environment": "wait for the environment",
     "releasing": "wait for their release",
 }
+_STARTS_S = 20.0
+"""An actor that has room is there sooner."""
 _SLOW_LAG_S = 2.0
 _BROKER_SILENT_S = 10.0
 
@@ -111,6 +113,12 @@ def _idle(status: Mapping[str, Any]) -> list[str]:
         return []
     flying, waiting = number(status.get("in_flight")) or 0.0, number(status.get("queued")) or 0.0
     elapsed = number(status.get("elapsed_s")) or 0.0
+    actors = objects(status.get("actors"))
+    starting = [number(actor.get("starting_s")) or 0.0 for actor in actors if actor.get("state") == "starting"]
+    if waiting and starting and max(starting) > _STARTS_S and not any(actor.get("state") in ("working", "slow") for actor in actors):
+        are = "1 has been starting" if len(starting) == 1 else f"{len(starting)} have been starting"
+        needs = "each needs a free CPU on one node (`ray status`)"
+        return [f"no actor runs and {waiting:.0f} wait; {are} for {duration(max(starting))}: {needs}"]
     if not flying and waiting and elapsed > LONG_S:
         return [f"nothing is in flight and {waiting:.0f} wait"]
     if flying and status.get("rate_per_min") is None and elapsed > 2 * LONG_S:

@@ -85,7 +85,8 @@ def submit(
     loaded, planned = planned_with(config, overrides, selection_of(limit, task, where))
     root = checked_working_dir(working_dir, config)
     place = checked_output_dir(output_dir, root)
-    notes = [*loaded.notes, *_check_files(loaded, root, overrides)]
+    absolute, files = _check_files(loaded, root, overrides)
+    notes = [*loaded.notes, *(f"{key} is an absolute path: it is read from the cluster's own files, not uploaded" for key in absolute)]
     variables = checked_env(env or (), env_from or (), os.environ)
     key = loaded.config.model.api_key_env
     if key is not None and key not in variables:
@@ -95,7 +96,8 @@ def submit(
     words = [f"--set={text}" for text in overrides]
     words += [f"{name}={value}" for name, value in chosen.items() if value is not None]
     words += [name for name, given in flags.items() if given]
-    command = entrypoint(python, Path(os.path.normpath(config.absolute())).relative_to(root).as_posix(), place, words)
+    files["CONFIG"] = Path(os.path.normpath(config.absolute())).relative_to(root).as_posix()
+    command = entrypoint(python, files["CONFIG"], place, words)
     resources = _resources(entrypoint_resources)
     for note in notes:
         write_error(f"note: {note}")
@@ -118,7 +120,7 @@ def submit(
                 num_cpus=entrypoint_num_cpus,
                 resources=resources,
             )
-            await _send(spec, server)
+            await _send(spec, server, files)
         return spec, _told(spec, planned, url)
 
     try:
@@ -141,14 +143,13 @@ def submit(
     return end_job(end, answer, as_json)
 
 
-def _check_files(loaded: LoadedConfig, root: Path, overrides: list[str]) -> list[str]:
-    """Every file that the configuration names goes with the upload, or is the cluster's own. -> notes about the latter."""
+def _check_files(loaded: LoadedConfig, root: Path, overrides: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Every file that the configuration names goes with the upload, or is the cluster's own. -> keys of the latter; the others by key,
+    relative to ``root``."""
     from rayeval.submission import absolute_path_keys, inside, referenced_files
 
     absolute = absolute_path_keys(loaded, overrides)
-    for key, path in referenced_files(loaded, absolute).items():
-        inside(root, key, path)
-    return [f"{key} is an absolute path: it is read from the cluster's own files, not uploaded" for key in absolute]
+    return absolute, {key: inside(root, key, path) for key, path in referenced_files(loaded, absolute).items()}
 
 
 def _resources(text: str | None) -> dict[str, float] | None:
@@ -166,10 +167,10 @@ def _resources(text: str | None) -> dict[str, float] | None:
     return {str(name): float(number) for name, number in value.items()}
 
 
-async def _send(spec: JobSpec, server: JobServer) -> None:
+async def _send(spec: JobSpec, server: JobServer, files: Mapping[str, str]) -> None:
     from actors.jobs import send  # Ray is loaded here: a wrong configuration, address or a job that runs is told before
 
-    await send(spec, server)
+    await send(spec, server, files)
 
 
 def _told(spec: JobSpec, planned: Plan, address: str) -> JsonObject:

@@ -130,7 +130,7 @@ def _sentences(sight: Sight) -> list[str]:
 
 
 def _line(text: str) -> None:
-    write_out(f"{datetime.now():%H:%M:%S} {text}")
+    write_out(f"{datetime.now():%H:%M:%S} {text}", following=True)
 
 
 class _Screen:

@@ -1,7 +1,8 @@
-"""What a ShopSimulator server answers, read: results, the lease in whatever came, and errors that quote no lease.
+"""What a ShopSimulator server answers, read: results, the lease in whatever came, and errors that quote neither lease nor solution.
 
 An answer is taken for what it says even where it is no JSON: a slot that is taken must be given back. Every error is made by
-``call_error``, the one door from a server's words to a trace.
+``call_error``, the one door from a server's words to a trace. A body that is not the contract's is never quoted, for it may hold the task's
+solution under any name: ``outline`` says of what kind it is. What is quoted is an error that the server itself words, as far as it is text.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import orjson
 
 from rayeval.encoding import encode, well_formed
 from rayeval.exceptions import EnvironmentCallError, ReplyTooLargeError, TransportError
+from rayeval.private_fields import is_private, without_solution
 from rayeval.schemas import ErrorKind, JsonObject, Lease
 from rayeval.transport import HttpResponse, public_url
 
 _LEASE_FIELDS = ("env_idx", "lease_id")
-_PRIVATE_RESET_FIELDS = ("private_task_instruction", "goal_options", "reason_key", "goal", *_LEASE_FIELDS)
 _BAD_INPUT = (
     "unknown or inactive task_id",
     "task idx must be",
@@ -30,6 +31,9 @@ _BAD_INPUT = (
 """Texts of a 500 that say that the request is wrong and will be wrong again."""
 UNAVAILABLE_STATUSES = frozenset({408, 425, 429, 502, 503, 504})
 _SHOWN_CHARS = 500
+_SHOWN_NAMES = 8
+_PLAIN_NAME = re.compile(r"[a-z][a-z_]{0,31}")
+"""A key that names something; others may be an article, a person or a lease."""
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """Where a half of a pair may stand; Python's json module writes such halves, and orjson refuses them."""
 _ENV_IDX = re.compile(rb'"env_idx"\s*:\s*(-?[0-9]{1,9})(?![0-9.eE])')
@@ -50,13 +54,12 @@ def result_of(response: HttpResponse, server: str, action: str, lease: Lease | N
     result = body.get("result") if isinstance(body, dict) else None
     status = response.status
     if not isinstance(result, dict):
-        shown = response.body if lease is None else response.body.replace(lease.lease_id.encode(), b"***")
-        text = f"HTTP {status} without a result object: {excerpt(shown)}"
+        text = f"HTTP {status} without a result object: {outline(response.body, body)}"
         raise call_error(server, action, text, *_verdict(status, action, None), lease)
     error = result.get("error")
     if error is None and 200 <= status < 300:
         return result
-    text = f"HTTP {status}: {error}" if error is not None else f"HTTP {status}"
+    text = f"HTTP {status}" if error is None else f"HTTP {status}: {_words(error)}"
     raise call_error(server, action, text, *_verdict(status, action, str(error)), lease)
 
 
@@ -109,19 +112,20 @@ def lease_of(body: bytes, server: str) -> Lease | None:
 def reset_start_fault(result: JsonObject, task_id: int) -> str | None:
     """The first fault of a reset beside its page (``pages.reset_fault``)."""
     if type(result.get("env_idx")) is not int:
-        return f"env_idx is {result.get('env_idx')!r}; it must be an integer"
+        return f"env_idx is {_kind(result['env_idx']) if 'env_idx' in result else 'missing'}; it must be an integer"
     if not isinstance(result.get("lease_id"), str) or not result["lease_id"]:
         return "lease_id is missing or no text"
     if "instruction" in result:
         return "the retired field 'instruction' is present: the server is too old"
     if result.get("idx", task_id) != task_id:
-        return f"task {result['idx']!r} was started, asked was {task_id}"
+        started = result["idx"]
+        return f"task {started if type(started) is int else _kind(started)} was started, asked was {task_id}"
     return None
 
 
 def public_reset(result: JsonObject) -> JsonObject:
     """A reset without the lease and without what would give the task away."""
-    kept = {k: v for k, v in result.items() if k not in _PRIVATE_RESET_FIELDS}
+    kept = {k: v for k, v in result.items() if not is_private(k)}
     persona = kept.get("user_persona")
     if isinstance(persona, dict) and "__reasoning__" in persona:
         kept["user_persona"] = {k: v for k, v in persona.items() if k != "__reasoning__"}
@@ -134,9 +138,10 @@ def without_lease(result: JsonObject) -> JsonObject:
 
 
 def call_error(server: str, action: str, text: str, kind: ErrorKind, retryable: bool, lease: Lease | None = None) -> EnvironmentCallError:
-    """The one way from a server's words to an error: no lease id stands in it, neither that of ``lease`` nor one that the words name."""
+    """The one way from a server's words to an error: no lease id stands in it, neither that of ``lease`` nor one that the words name, and
+    nothing from the name of a private field on."""
     said = text if lease is None else text.replace(lease.lease_id, "***")
-    said = _SAID_LEASE.sub(r"\1***", said[: 8 * _SHOWN_CHARS])[:_SHOWN_CHARS]
+    said = _SAID_LEASE.sub(r"\1***", without_solution(said[: 8 * _SHOWN_CHARS]))[:_SHOWN_CHARS]
     return EnvironmentCallError(f"{public_url(server)}: {action}: {said}", kind, retryable)
 
 
@@ -158,5 +163,38 @@ def off_contract(server: str, action: str, text: str, lease: Lease | None = None
 
 
 def excerpt(body: bytes, limit: int = 200) -> str:
-    """The start of a body, for ``call_error``."""
+    """The start of a health page, for ``call_error``. Not for the other answers: they may hold a task's solution."""
     return repr(body[:limit].decode(errors="replace"))
+
+
+def outline(body: bytes, value: Any) -> str:
+    """What a body is, without a word of it: its length, kind, and the first plain names of its keys. ``value``: as ``parsed`` gave it."""
+    length = f"{len(body)} bytes"
+    if value is None and body.strip() != b"null":
+        start = body[:200].lstrip().lower()
+        return f"{length}, {'an HTML page' if start.startswith((b'<!doctype html', b'<html')) else 'no JSON' if start else 'empty'}"
+    if not isinstance(value, dict):
+        return f"{length}, {_kind(value)}"
+    names = [name for name in value if _PLAIN_NAME.fullmatch(name)][:_SHOWN_NAMES]
+    more = len(value) - len(names)
+    return f"{length}, an object with {', '.join(names) or 'no plain key'}{f' and {more} more' if more else ''}"
+
+
+def _words(error: Any) -> str:
+    said = error.get("message") if isinstance(error, dict) else error
+    return said if isinstance(said, str) else f"an error that is {_kind(error)}"
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+    return "an object"

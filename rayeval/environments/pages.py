@@ -1,4 +1,7 @@
-"""What a result must hold before an episode goes on with it. Each function names the first fault, or gives None."""
+"""What a result must hold before an episode goes on with it. Each function names the first fault, or gives None.
+
+A fault goes into errors, and these go everywhere: it quotes numbers and short words, never what a text, list or object holds.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ MAX_REWARD = 1e9
 """Largest reward, and reward component, either way. Far beyond any score an environment is known to give, and small enough for all that is
 done with rewards later: a trainer's squares in 32-bit floats (up to 3e38) hold sums over 10**20 of them. A larger number is a fault of the
 environment, and one such episode would make the mean of a whole run worthless."""
+
+_WORD_CHARS = 8
+"""Texts up to here are quoted where a number or a flag belongs: ``true``, ``n/a``, ``0.5``; an article's number is longer."""
 
 
 def page_fault(result: Any) -> str | None:
@@ -68,4 +74,13 @@ def _not(field: str, wanted: str, holder: dict[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 256:  # str() refuses very long ones
         return f"a number of {value.bit_length()} bits"
-    return repr(str(value)[:80])
+    match value:
+        case None:
+            return "null"
+        case str() if len(value) > _WORD_CHARS:
+            return f"a text of {len(value)} characters"
+        case list():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"an object with {len(value)} keys"
+    return repr(value)

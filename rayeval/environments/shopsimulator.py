@@ -227,7 +227,7 @@ class ShopEpisode:
         result = await self._act("terminate", {"termination_reason": reason})
         fault = terminal_fault(result)
         if fault is None and result.get("termination_reason") != reason:
-            fault = f"termination_reason is {result.get('termination_reason')!r}, asked was {reason!r}"
+            fault = f"termination_reason is not {reason!r}, as asked"
         if fault is not None:
             raise off_contract(self._server, "terminate", fault, self._lease)
         return without_lease(result)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rayeval.exceptions import ConfigurationError
 from rayeval.models._answer import read_answer
 from rayeval.models._retry import RETRIED_STATUSES, AttemptObserver, Backoff, retry_after
-from rayeval.models._secrets import REDACTED, Scrubber
+from rayeval.models._secrets import REDACTED, KeyMark, Scrubber
 from rayeval.models.base import ChatModel, ModelRequest
 from rayeval.models.openai_chat import OpenAIChat
 from rayeval.models.scripted import Answer, Script, ScriptedModel, call, completion, first_offered
@@ -29,6 +29,7 @@ __all__ = [
     "AttemptObserver",
     "Backoff",
     "ChatModel",
+    "KeyMark",
     "ModelRequest",
     "OpenAIChat",
     "Script",

@@ -6,8 +6,10 @@ client has been through a ``Scrubber``. A clean answer, which is nearly every on
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -19,6 +21,37 @@ SHORTEST_SECRET = 6
 _LOUD_BEARER = re.compile(r"(?i)\bbearer[\s:=\"']+[^\s\"',;<>]+")
 # In an answer of the model "bearer of good news" must stay: only what is long enough for a token goes.
 _QUIET_BEARER = re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]{16,}")
+
+
+class KeyMark(NamedTuple):
+    """By which a process that does not have a key finds it in a text: length and salted hash of each of its spellings. For memory alone:
+    a key that can be guessed can be guessed by its hash."""
+
+    salt: bytes
+    spellings: tuple[tuple[int, bytes], ...]
+
+    def hidden_in(self, text: str) -> str:
+        """``text`` without the key. Looks at every place of it where a spelling fits: for texts of some 100 KB."""
+        for length, digest in self.spellings:
+            text = self._without(text, length, digest)
+        return text
+
+    def _without(self, text: str, length: int, digest: bytes) -> str:
+        def cleaned(word: re.Match[str]) -> str:
+            parts, kept, at = [], 0, 0
+            while at + length <= len(word[0]):
+                if _salted(self.salt, word[0][at : at + length]) == digest:
+                    parts += [word[0][kept:at], REDACTED]
+                    kept = at = at + length
+                else:
+                    at += 1
+            return "".join((*parts, word[0][kept:]))
+
+        return re.sub(rf"\S{{{length},}}", cleaned, text)  # no key has a space in it
+
+
+def _salted(salt: bytes, text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), key=salt, digest_size=16).digest()
 
 
 class Scrubber:
@@ -36,6 +69,11 @@ class Scrubber:
 
     def __reduce__(self) -> Any:
         raise TypeError("a Scrubber holds a secret and is never pickled: build it where it is used")
+
+    def mark(self) -> KeyMark:
+        """The key's mark for another process; without spellings where there is no key worth hiding."""
+        salt = os.urandom(16)
+        return KeyMark(salt, tuple((len(form), _salted(salt, form)) for form in self._forms))
 
     def text(self, text: str) -> str:
         """For error texts: the key and whatever follows the word Bearer."""

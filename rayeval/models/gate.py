@@ -1,7 +1,8 @@
 """What stands between an episode and a model endpoint: circuits, shared pauses, and a limiter where one is asked for.
 
 An endpoint's circuit opens when nothing listens there, when a gateway says eight times in a row that nothing is behind it, or when it is
-stuck: a call has timed out, and then three probes in a row, with no answer to anything between them. A slow model is not stuck: its server
+stuck: a call has timed out, and then three probes in a row, with no answer to anything between them (after a cut connection one probe is
+enough). A slow model is not stuck: its server
 answers a probe, or another call. While a circuit is open no attempt is made there: calls wait (and so use up none of ``model_attempts``),
 or go to another endpoint whose circuit is closed; so they do while a time-out is looked into, which at a living server takes one probe. A
 probe each second closes a circuit, and that of a stuck endpoint any answer. A ``Retry-After`` of a second or more is meant for everybody:
@@ -21,7 +22,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rayeval.exceptions import TransportError
 from rayeval.transport import HttpTransport
 
 PROBE_EVERY_S = 1.0
@@ -205,7 +205,7 @@ class EndpointGate:
     def _look(self, endpoint: str, state: _Endpoint) -> None:
         """A cut connection alone proves nothing: ask the endpoint."""
         if state.open_since is None:
-            state.patience = 1
+            state.patience = 1  # also in a doubt: a cut connection and a probe without an answer are two signs
             self._start_probe(endpoint, state)
 
     def _doubt(self, endpoint: str, state: _Endpoint) -> None:
@@ -223,7 +223,7 @@ class EndpointGate:
     async def _probing(self, endpoint: str, state: _Endpoint) -> None:
         while True:
             answers = False
-            with contextlib.suppress(TimeoutError, TransportError):
+            with contextlib.suppress(Exception):  # of whatever kind: a probe that ended here would hold the calls back for ever
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     answers = await self._probe(endpoint)
             if answers or (state.patience > 1 and state.answers != state.heard):

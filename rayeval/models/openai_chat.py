@@ -40,6 +40,7 @@ from rayeval.models._answer import parse_clean, raw_body, read_answer
 from rayeval.models._retry import RETRIED_STATUSES, AttemptObserver, Backoff, retry_after
 from rayeval.models._secrets import Scrubber
 from rayeval.models.base import ModelRequest
+from rayeval.private_fields import without_solution
 from rayeval.schemas import ErrorKind, JsonObject, ModelOutput, ModelRetry, ProtocolError, Termination
 from rayeval.transport import MAX_REPLY_BYTES, HttpResponse, HttpTransport, public_url
 
@@ -285,7 +286,7 @@ class OpenAIChat:
 
     def _one_line(self, body: bytes) -> str:
         words = self._scrub.text(body.decode("utf-8", "replace"))
-        shown = " ".join(words[: 8 * _SHOWN_CHARS].split())
+        shown = " ".join(without_solution(words[: 8 * _SHOWN_CHARS]).split())
         return shown[:_SHOWN_CHARS] if shown else "(empty body)"
 
     def _metadata(self, headers: Mapping[str, str]) -> JsonObject:

@@ -101,7 +101,7 @@ class RunContext:
 
     def message(self, text: str) -> str:
         """Free text of ours or a server's, the same way."""
-        return self.scrub.text(text[: 8 * MESSAGE_CHARS])[:MESSAGE_CHARS]
+        return self.scrub.error(text[: 8 * MESSAGE_CHARS])[:MESSAGE_CHARS]
 
 
 def run_span(context: RunContext, start_ns: int, end_ns: int, status: Mapping[str, Any]) -> SpanRecord:

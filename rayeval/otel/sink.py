@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -168,6 +169,19 @@ class _Ended(SpanProcessor):
         return taken
 
 
+_SYSTEM_SAID = re.compile(r"\[Errno -?[0-9]+\] ([^'\")\]]+)")
+_TIMED_OUT = re.compile(r"timed out|TimeoutError|ReadTimeout", re.IGNORECASE)
+
+
+def _reason(text: str) -> str:
+    """What a record of the exporter's says, short: of a connection's failure, wrapped in urllib3's words, only what the system said."""
+    if (found := _SYSTEM_SAID.search(text)) is not None:
+        return found[1].strip().lower()
+    if "HTTPConnectionPool" in text or "HTTPSConnectionPool" in text:
+        return "no answer in time" if _TIMED_OUT.search(text) else text[:300]
+    return text[:300]
+
+
 class _Said(logging.Filter):
     """What the exporter logs during a ``send``, kept from the terminal: it says why an export failed, once for each try; the run says it
     once. Other threads' records pass."""
@@ -181,9 +195,9 @@ class _Said(logging.Filter):
         if record.thread != self._thread:
             return True
         text = " ".join(record.getMessage().split())
-        # "due to timeout, max retries or shutdown" says less than the fault that was retried before it
-        if self.words is None or "max retries or shutdown" not in text:
-            self.words = text[:300]
+        # these say less than the fault that was retried before them
+        if self.words is None or not ("max retries or shutdown" in text or "Shutdown in progress" in text):
+            self.words = _reason(text)
         return False
 
     def __enter__(self) -> None:

@@ -3,7 +3,8 @@
 Invariants:
 * Bounded: a file that passes its limit becomes ``NAME.1`` (the one before is dropped) and begins anew; past ``ALL_BYTES`` of an
   attempt the lines of actors are counted and dropped.
-* Every text has been through the scrubber: no key, no bearer token.
+* Every text has been through the scrubber: no key that the driver knows, no bearer token. The key of an actor elsewhere is taken out by
+  who knows it: of log records in the actor, of the last output of one that died by its mark (``KeyMark``).
 * A log never ends a run: the first failed write ends the logging, and is told once.
 Closing rule: none is needed; a line is in the kernel's hands when its call returns (no fsync), and no file is held open.
 """

@@ -82,7 +82,7 @@ class Row:
             sets += [
                 f"environment.base_url={servers.shop_url}",
                 f"model.base_url={servers.model_url}",
-                "execution.exclusive_environment=true",
+                "execution.exclusive_environment=false",
             ]
         options = [word for text in sets for word in ("--set", text)]
         target = ["--address", url or self.nodes.url, "--output-dir", str(self.place)]

@@ -15,7 +15,7 @@ import pytest
 def test_nothing_is_lost_or_doubled_on_a_bad_day() -> None:
     # in a process of its own: it needs a Ray of three nodes beside the session's one
     done = subprocess.run(
-        [sys.executable, "-m", "tests.acceptance.chaos", "--episodes", "800"], capture_output=True, text=True, timeout=800, check=False
+        [sys.executable, "-m", "tests.acceptance.chaos", "--episodes", "2000"], capture_output=True, text=True, timeout=800, check=False
     )
     report = json.loads(done.stdout.strip().splitlines()[-1])
     assert report["wrong"] == [], report

@@ -40,15 +40,49 @@ async def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
 async def test_who_watches_hears_of_the_next_status_or_waits_for_it_in_vain() -> None:
     box = ControlBox()
     assert await box.status(0, 0.01) == {"number": 0, "status": None, "age_s": None}
-    assert await box.publish({"done": 1}) == 0
+    await box.publish({"done": 1})
     assert (await box.status(0, 10.0))["status"] == {"done": 1}
     waiting = asyncio.create_task(box.status(1, 10.0))
     await asyncio.sleep(0.01)
-    assert await box.publish({"done": 2}) == 1
+    await box.publish({"done": 2})
     answer = await waiting
     assert (answer["number"], answer["status"]) == (2, {"done": 2}) and answer["age_s"] < 1
     same = await box.status(2, 0.05)
     assert same["number"] == 2 and same["age_s"] >= 0.05
+
+
+async def test_who_is_between_two_asks_is_given_the_last_status_before_the_end() -> None:
+    box = ControlBox()
+    await box.publish({"done": 1})
+    watchers = [f"watcher {n}" for n in range(100)]  # more than may wait: the others ask again and again
+
+    async def follow(watcher: str, pause_s: float) -> object:
+        number = 0
+        while True:
+            answer = await box.status(number, 0.2, watcher)
+            if answer["status"]["state" if "state" in answer["status"] else "done"] == "ended":
+                return answer["status"]
+            number = answer["number"]
+            await asyncio.sleep(pause_s)
+
+    following = [asyncio.create_task(follow(watcher, 0.05 + n * 0.004)) for n, watcher in enumerate(watchers)]
+    await asyncio.sleep(0.6)
+    await box.publish({"state": "ended"})
+    assert await box.handed_over(5.0)
+    assert all(task.done() for task in following), "the actor may end now"
+
+
+async def test_the_end_waits_for_nobody_who_has_left_nor_for_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.control_actor._RECENT_S", 0.3)
+    box = ControlBox()
+    assert await asyncio.wait_for(box.handed_over(30.0), 1.0), "nobody watches"
+    await box.publish({"done": 1})
+    await box.status(0, 1.0, "left")
+    await box.publish({"state": "ended"})
+    assert not await box.handed_over(0.05), "it may just be between two asks"
+    waiting = asyncio.create_task(box.status(2, 30.0, "knows it, and asks on"))
+    assert await asyncio.wait_for(box.handed_over(30.0), 5.0)
+    waiting.cancel()
 
 
 async def test_more_watchers_than_can_wait_are_answered_at_once() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import ray
 
-from actors.control_actor import ClusterMailbox
+from actors.control_actor import NAMESPACE, ClusterMailbox, ControlBox, actor_name
 from actors.far_status import RunGoneError, far_status, within
 from rayeval.exceptions import PlacementError, RefusedError
 
@@ -38,7 +39,7 @@ async def watched(run: str, answers: list[Any]) -> None:
     """Ask until the run is gone; each answer into ``answers``."""
 
     def follow() -> None:
-        with far_status(HERE, run) as ask:
+        with far_status(HERE, run, again_s=0.2) as ask:
             number = 0
             while True:
                 answer = ask(number, 5.0)
@@ -51,6 +52,26 @@ async def watched(run: str, answers: list[Any]) -> None:
                     ask(number, 0.1)
 
     await asyncio.to_thread(follow)
+
+
+@pytest.mark.ray
+async def test_a_run_whose_mailbox_was_lost_is_watched_through_its_next_one(ray_session: None) -> None:
+    box = ray.remote(ControlBox).options(name=actor_name("moved"), namespace=NAMESPACE, num_cpus=0)
+    async with asyncio.timeout(120):
+        first = box.remote()
+        for done in range(5):
+            await first.publish.remote({"done": done})
+        with far_status(HERE, "moved", again_s=30.0) as ask:
+            assert (await asyncio.to_thread(ask, 0, 5.0))["number"] == 5
+            ray.kill(first)
+            asking = asyncio.create_task(asyncio.to_thread(ask, 5, 5.0))
+            await asyncio.sleep(1.5)
+            second = box.remote()
+            await second.publish.remote({"done": 9})
+            answer = await asking
+            assert (answer["number"], answer["status"]) == (1, {"done": 9})
+            assert (await asyncio.to_thread(ask, 1, 0.05))["number"] == 1
+            ray.kill(second)
 
 
 @pytest.mark.ray

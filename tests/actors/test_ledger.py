@@ -9,7 +9,7 @@ import pytest
 from actors.ledger import Ledger
 from actors.queue import JobQueue, JobState, Ticket
 from rayeval.exceptions import StoreWriteError
-from rayeval.schemas import EnvironmentIdentity
+from rayeval.schemas import EnvironmentIdentity, FinishedTrace
 from rayeval.store import RunDirectory, RunLock, TraceLog, iter_traces
 from tests.actors.plans import IDENTITY, index, small_plan, trace_of
 
@@ -63,6 +63,20 @@ async def test_done_moves_only_with_the_fsync(desk: Desk) -> None:
     await desk.ledger.settled()
     assert (desk.ledger.done, desk.ledger.reward_sum, desk.ledger.open_bytes) == (1, 0.25, 0)
     assert [t["episode_id"] for t in desk.lines()] == [ticket.job.episode_id]
+
+
+async def test_a_listener_that_fails_costs_no_count_and_no_other_listener(desk: Desk) -> None:
+    heard: list[str] = []
+
+    def broken(trace: FinishedTrace) -> None:
+        raise KeyError("base_url")
+
+    desk.ledger.on_counted += [broken, lambda trace: heard.append(trace.episode_id)]
+    tickets = [desk.take(), desk.take()]
+    desk.ledger.commit([(ticket, trace_of(ticket)) for ticket in tickets])
+    await desk.ledger.settled()
+    assert desk.ledger.done == 2 and heard == [ticket.job.episode_id for ticket in tickets]
+    assert [level for level, _ in desk.notes] == ["error"] and "broken" in desk.notes[0][1]
 
 
 async def test_a_failed_attempt_is_a_line_and_a_retry(desk: Desk) -> None:

@@ -8,6 +8,7 @@ from actors.handles import ActorGoneError
 from actors.last_output import last_output
 from actors.logs import DriverLogs
 from actors.messages import ActorInfo, Order, Reply
+from rayeval.models import Scrubber
 from rayeval.store import RunDirectory
 from tests.actors.specs import spec
 
@@ -140,6 +141,18 @@ async def test_a_death_is_told_once_and_nothing_of_it_is_kept_from_the_pool(made
     line, rest = actor_log(run_dir, "1-a").splitlines()
     assert "error died: " in line and ("pid 4000000 on host" in line) == (how != "at start")
     assert rest.endswith("nothing of its output is at hand")
+
+
+async def test_the_key_of_an_actor_that_the_driver_does_not_have_stays_out_of_its_last_output(made, monkeypatch):
+    monkeypatch.setattr("actors.logs.last_output", lambda info, error: "fatal: sent actors-own-key-77 and hunter2secret\n")
+    run_dir, _, logs = made
+    logs.open(run_dir, 1)
+    handle = logs.watch(spec(actor_id="1-a"), Inner(INFO._replace(key_mark=Scrubber("actors-own-key-77").mark()), ActorGoneError("gone")))
+    await handle.start(1.0)
+    with pytest.raises(ActorGoneError):
+        await handle.exchange(Order(1, 0))
+    logs.settle()
+    assert actor_log(run_dir, "1-a").splitlines()[-1] == "fatal: sent [redacted] and [redacted]"
 
 
 def test_without_ray_there_is_no_last_output():

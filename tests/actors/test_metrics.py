@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.engine import RunRequest, run
-from actors.metric_exporters import KeptExporter, RayExporter
+from actors.metric_exporters import KeptExporter, RayExporter, _ascii
 from actors.metrics import LAG_WINDOW_S, MOST_NAMES, Calls, Names, RunMetrics
 from actors.queue import Ticket
 from rayeval.config import load_config
@@ -214,6 +214,18 @@ def test_an_exporter_that_fails_says_so_once_and_ends_nothing() -> None:
         exporter.raised("rayeval_no_such_total", (("run", "r"),), 1.0)
         exporter.set("rayeval_no_such", (("run", "r"),), 1.0)
     assert [level for level, _ in notes] == ["warning"] and "rayeval_no_such_total" in notes[0][1]
+
+
+@pytest.mark.ray
+def test_a_run_of_any_name_is_told(ray_session: None) -> None:
+    notes: list[str] = []
+    exporter = RayExporter(lambda level, text: notes.append(text))
+    labels = (("run", "\u65e5\u672c 100%"), ("server", "http://sh\u00f6p:1"))
+    exporter.set("rayeval_leases_held", labels, 1.0)
+    exporter.raised("rayeval_unaccounted_leases_total", labels, 0.0)
+    assert notes == []
+    assert _ascii(labels) == {"run": "%E6%97%A5%E6%9C%AC 100%", "server": "http://sh%C3%B6p:1"}
+    assert _ascii((("run", "eval 100%/[a]"),)) == {"run": "eval 100%/[a]"}
 
 
 @pytest.mark.ray

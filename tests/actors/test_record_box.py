@@ -45,6 +45,21 @@ def test_the_key_stays_in_the_process(box):
     assert "hunter2secret" not in text and "abcdef" not in text and "sent" in text
 
 
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no words, but hunter2secret")
+
+
+def test_a_record_that_cannot_be_formatted_keeps_the_key_in_too(box):
+    made, logger = box
+    for words in (("key hunter2secret at 100% zebra", 3), ("x" * 195 + " hunter2secret %d", "no number"), (Mute(),)):
+        made.handle(logging.LogRecord(logger.name, logging.WARNING, __file__, 7, words[0], words[1:], None))
+    first, cut, mute = (text for _, _, text in made.take())
+    assert first == "my_pkg.env: a record that cannot be formatted (key [redacted] at 100% zebra)"
+    assert "hunter" not in cut and "cannot be formatted (xxx" in cut
+    assert "hunter" not in mute and mute.endswith("(test_record_box.py:7)")
+
+
 def test_a_slip_in_a_record_and_a_long_one_cost_nothing(box):
     made, logger = box
     made.handle(logging.LogRecord("my_pkg", logging.WARNING, "", 0, "%d", ("no number",), None))

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from actors.member import MemberState
@@ -21,6 +22,13 @@ async def asked(f: Field) -> None:
     await f.until(lambda: all(m.state != MemberState.STARTING for m in f.pool.members.values()))
 
 
+def free(cpus: int) -> Callable[[], Awaitable[int]]:
+    async def answer() -> int:
+        return cpus
+
+    return answer
+
+
 async def slow(call: object) -> None:
     await asyncio.sleep(0.01)
 
@@ -28,7 +36,7 @@ async def slow(call: object) -> None:
 async def test_one_more_actor_once_one_has_been_busy_for_long(tmp_path: Path) -> None:
     async with field(tmp_path, actors=1, slots=8, tasks=300, hook=slow) as f:
         await started(f)
-        governor = Scaling(lambda: 3)
+        governor = Scaling(free(3))
         for now, share in ((0.0, 0.9), (5.0, 0.7), (6.0, 0.95), (12.0, 0.95)):
             say(f, share)
             governor.look(f.pool, now)
@@ -51,12 +59,12 @@ async def test_no_actor_without_a_free_cpu_or_without_work_for_it(tmp_path: Path
     async with field(tmp_path, actors=1, slots=8, tasks=2) as f:
         await started(f)
         say(f, 0.99)
-        full = Scaling(lambda: 0, busy_for_s=0.0)
+        full = Scaling(free(0), busy_for_s=0.0)
         full.look(f.pool, 1.0)
         await asked(f)
         assert len(f.pool.members) == 1
         next(iter(f.pool.members.values())).last.in_flight = 50  # type: ignore[union-attr]
-        Scaling(lambda: 8, busy_for_s=0.0).look(f.pool, 1.0)
+        Scaling(free(8), busy_for_s=0.0).look(f.pool, 1.0)
         await asked(f)
         assert len(f.pool.members) == 1
         await ended(f)
@@ -66,10 +74,10 @@ async def test_actors_full_of_episodes_get_another_one(tmp_path: Path) -> None:
     async with field(tmp_path, actors=1, slots=8, tasks=300, hook=slow) as f:
         await started(f)
         say(f, 0.1)
-        Scaling(lambda: 2, per_actor=9).look(f.pool, 1.0)
+        Scaling(free(2), per_actor=9).look(f.pool, 1.0)
         await asked(f)
         assert len(f.pool.members) == 1
-        Scaling(lambda: 2, per_actor=8).look(f.pool, 1.0)
+        Scaling(free(2), per_actor=8).look(f.pool, 1.0)
         await asked(f)
         assert len(f.pool.members) == 2
         await ended(f)
@@ -84,7 +92,7 @@ async def test_an_actor_that_cannot_be_placed_does_not_end_the_run(tmp_path: Pat
         f.prepare = unplaceable
         for k in range(3):
             say(f, 0.99)
-            governor = Scaling(lambda: 2, busy_for_s=0.0)
+            governor = Scaling(free(2), busy_for_s=0.0)
             governor.look(f.pool, 100.0 * k)
             await asked(f)
             governor.look(f.pool, 100.0 * k + 1.0)

@@ -115,6 +115,8 @@ def test_a_heartbeat_is_a_whole_sentence():
 
 
 def test_a_cost_is_said_when_it_is_counted():
+    over = {"planned": 100, "done": 98, "failed": 2, "in_flight": 0}
+    assert status_sentence(over) == "98 of 100 done, 2 failed, 0 in flight, nothing left"
     assert ", 0.0412 USD spent, about" in status_sentence({**STATUS, "cost": {"amount": 0.0412, "currency": "USD"}})
 
 

@@ -9,6 +9,7 @@ import typer
 
 from rayeval.cli import app as cli
 from rayeval.cli import main
+from rayeval.cli.output import PipeClosedError, write_json, write_out
 from rayeval.exceptions import (
     ConfigurationError,
     EndpointsOutError,
@@ -33,7 +34,8 @@ ENDINGS = [
     (KeyboardInterrupt(), 130, ""),
     (typer.Abort(), 130, ""),
     (typer.Exit(7), 7, ""),
-    (BrokenPipeError(errno.EPIPE, "Broken pipe"), 0, ""),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+    (PipeClosedError(), 141, ""),
 ]
 
 
@@ -192,6 +194,34 @@ def test_a_reader_that_leaves_early_is_no_error(config):
     done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["plan", "{config}", "--limit", "0"], ["status", "no-such-run", "--json"]])
+def test_a_reader_that_leaves_early_hides_no_failure(config, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "rayeval", *(word.format(config=config) for word in words)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert done.returncode == 2 and done.stderr.startswith("error: ")
+
+
+def test_a_verdict_that_nobody_reads_is_the_exit_code(monkeypatch):
+    def told() -> int:
+        write_out("a verdict\n" * 50)
+        write_json({"verdict": 1})
+        return 1
+
+    cli.app.command("told")(told)
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with os.fdopen(writing, "w") as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            assert main(["told"]) == 1
+            monkeypatch.undo()
+    finally:
+        cli.app.registered_commands.pop()
 
 
 def test_completion_knows_the_verbs():

@@ -46,11 +46,25 @@ def test_json_is_one_object(rayeval, run):
 
 @pytest.mark.parametrize(
     "options",
-    [("none",), ("r", "--attempt", 3), ("r", "--actor", "9"), ("r", "--json", "--follow"), ("r", "--attempt", 0), ("r", "--tail", -1)],
+    [
+        ("raysubmit_abc123",),
+        ("none",),
+        ("r", "--attempt", 3),
+        ("r", "--actor", "9"),
+        ("r", "--json", "--follow"),
+        ("r", "--attempt", 0),
+        ("r", "--tail", -1),
+    ],
 )
 def test_wrong_words_are_bad_input_in_one_line(rayeval, run, options):
     answer = rayeval("logs", *options)
     assert answer.code == 2 and (answer.out == "" or "--json" in options) and answer.err.count("\n") == 1
+
+
+def test_a_run_that_is_named_like_a_job_is_a_run(rayeval, run):
+    run.path.rename(run.path.with_name("rayeval-0123456789ab-1"))
+    answer = rayeval("logs", "rayeval-0123456789ab-1", "--tail", 1)
+    assert (answer.code, words(answer.out)) == (0, ["driver 2.2"])
 
 
 def test_following_goes_on_while_somebody_works_on_the_run_and_misses_nothing(rayeval, run):

@@ -2,6 +2,7 @@ import io
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayeval.cli import output
-from rayeval.cli.output import PipeClosedError, error_object, one_line, table, use_color, visible, write_json, write_link, write_out
+from rayeval.cli.output import (
+    PipeClosedError,
+    error_object,
+    one_line,
+    table,
+    use_color,
+    visible,
+    write_json,
+    write_json_line,
+    write_link,
+    write_out,
+)
 
 
 @given(st.text())
@@ -55,15 +67,25 @@ def test_a_stream_that_speaks_ascii_gets_ascii(monkeypatch):
     assert raw.getvalue() == b'\\u706f\n{"a": "\\u706f"}\n'
 
 
-def test_a_closed_pipe_is_told_apart(monkeypatch):
+def test_a_closed_pipe_ends_nothing(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        write_out("x" * 100_000)
+        write_json({"goes": "nowhere"})
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("write", [partial(write_out, following=True), lambda text: write_json_line({"text": text})])
+def test_what_goes_on_while_somebody_reads_is_ended_by_a_closed_pipe(monkeypatch, write):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", buffering=1) as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         with pytest.raises(PipeClosedError):
-            write_out("x" * 100_000)
+            write("x" * 100_000)
         monkeypatch.undo()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
 
 
 def test_values_of_errors_are_json():

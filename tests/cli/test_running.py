@@ -1,5 +1,10 @@
 import json
+import os
+import sys
 
+import pytest
+
+from rayeval.cli import main
 from rayeval.hashing import episode_seed
 
 
@@ -77,6 +82,26 @@ def test_show_prints_an_episode_into_a_run_of_its_own_and_resumes(rayeval, confi
     assert again.json["schema"] == "rayeval-summary-v1"
     assert again.json["counts"]["completed"] == 1
     assert rayeval("verify", run_dir).code == 0
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--set", "execution.episode_timeout_s=0.000001"), 1)])
+def test_a_verdict_that_nobody_reads_is_the_runs_exit_code_all_the_same(rayeval, config, monkeypatch, tmp_path, more, code):
+    monkeypatch.chdir(tmp_path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["run", str(config), "--show", "--limit", "1", "--display", "none", "--set", "execution.attempts=1", *more]
+    with os.fdopen(writing, "w") as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        assert main(words) == code
+    assert (tmp_path / "runs").is_dir()
+
+
+def test_a_run_that_is_a_job_names_the_next_submit(rayeval, config, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAYEVAL_SUBMISSION_ID", "rayeval-0123456789ab-1")
+    late = ("--set", "execution.episode_timeout_s=0.000001", "--set", "execution.attempts=1")
+    answer = rayeval("run", config, "--show", "--limit", "1", "--runs-dir", tmp_path / "mnt", *late)
+    line = next(line for line in answer.out.splitlines() if "--retry-failed" in line)
+    assert line.startswith(f"  rayeval submit {config} ") and f"--output-dir {tmp_path / 'mnt'}" in line and "--runs-dir" not in line
 
 
 def test_no_resume_refuses_a_directory_with_traces(rayeval, config):

@@ -115,6 +115,13 @@ def test_names_are_looked_up_in_runs_dir(rayeval, run, tmp_path):
     assert "nearest: r" in answer.json["error"]["hint"]
 
 
+def test_the_id_of_a_job_is_told_apart_from_the_name_of_a_run(rayeval, run, tmp_path):
+    answer = rayeval("status", "rayeval-0123456789ab-1", "--runs-dir", tmp_path / "runs", "--json")
+    assert answer.code == 2 and "is the id of a job" in answer.json["error"]["hint"]
+    run.path.rename(run.path.with_name("rayeval-0123456789ab-1"))
+    assert rayeval("status", "rayeval-0123456789ab-1", "--runs-dir", tmp_path / "runs").code == 0
+
+
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (3400, "3.4 kB"), (999_960, "1.0 MB"), (5_000_000_000_000, "5.0 TB")]
 )

@@ -146,6 +146,13 @@ def test_a_far_run_is_asked_for_what_is_newer():
     assert box.asked == [0, 0, 4]
 
 
+def test_a_far_run_with_a_new_mailbox_that_has_heard_nothing_yet_is_as_it_was_last_heard_of():
+    source = FarSource(Box((4, told(done=3), 2.0), (0, None, None), (1, told(done=5), 0.1)), "far", Gone)
+    first, between, after = (source.read(1.0) for _ in range(3))
+    assert (between.state, between.status) == (first.state, first.status) and 2.0 <= between.age_s < 10.0
+    assert after.status["done"] == 5
+
+
 def test_a_far_driver_that_tells_nothing_is_stale():
     sight = FarSource(Box((4, told(), STALE_S + 1)), "far", Gone).read(1.0)
     assert sight.stale and "has told nothing for 11 s" in sight.advice

@@ -1,12 +1,20 @@
 """``submit`` against a stand-in of the job server; the client that sends is Ray's own."""
 
+import asyncio
 import io
 import json
+import os
+import subprocess
+import sys
+import threading
 import zipfile
 
 import pytest
 
-from rayeval.submission import end_line
+from actors.jobs import send
+from rayeval.exceptions import StoppedError
+from rayeval.job_server import JobServer
+from rayeval.submission import JobSpec, end_line
 from tests.helpers.job_server import FakeJob, FakeJobServer, serving
 
 
@@ -52,6 +60,53 @@ def test_a_job_is_sent_followed_and_ends_with_its_own_code(submit, cluster, monk
     assert asked["runtime_env"]["working_dir"].startswith("gcs://") and asked["metadata"]["rayeval_run"] == "small"
     files = zipfile.ZipFile(io.BytesIO(next(iter(cluster.packages.values())))).namelist()
     assert set(files) == {"small.yaml", "split.json"}
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "named"),
+    [
+        (".", "splits/\n", "splits/mine.json"),
+        (".", "*.json\n", "splits/mine.json"),
+        ("splits", "mine.*", "splits/mine.json"),
+        (".", "/small.yaml", ""),
+    ],
+)
+def test_a_file_that_an_ignore_file_keeps_out_of_the_upload_is_refused(submit, cluster, config, where, text, named):
+    (config.parent / "splits").mkdir()
+    split = config.parent / "splits" / "mine.json"
+    split.write_bytes((config.parent / "split.json").read_bytes())
+    (config.parent / where / ".gitignore").write_text(text)
+    answer = submit("--set", "tasks.split_file=splits/mine.json", "--json")
+    error = answer.json["error"]
+    assert (answer.code, error["field"]) == (2, "tasks.split_file" if named else "CONFIG") and not cluster.submitted
+    assert f"{named or 'small.yaml'} is named in an ignore file" in error["hint"]
+    (config.parent / where / ".gitignore").write_text("other.json\n")
+    assert submit("--set", "tasks.split_file=splits/mine.json", "--no-follow").code == 0 and len(cluster.submitted) == 1
+
+
+def test_a_submit_that_is_answered_too_late_says_nothing_in_its_thread(cluster, config, monkeypatch, capfd):
+    spec = JobSpec(ID, "true hunter2secret", config.parent, (), {"K": "hunter2secret"}, {"rayeval_submission": "n"})
+    late, told = threading.Event(), threading.Event()
+
+    class Client:
+        def submit_job(self, **what):
+            late.wait(20)
+            raise RuntimeError(f"500: {what}, K=hunter2secret")
+
+    monkeypatch.setattr("actors.jobs._client", lambda server: Client())
+    monkeypatch.setattr("threading.excepthook", lambda args: told.set())
+
+    async def go():
+        async with JobServer(cluster.url) as server:
+            with pytest.raises(StoppedError, match="was not taken within"):
+                await send(spec, server, timeout_s=0.1)
+
+    asyncio.run(go())
+    late.set()
+    for thread in threading.enumerate():
+        if thread.name == "submit":
+            thread.join(20)
+    assert not told.is_set() and "hunter2secret" not in capfd.readouterr().err
 
 
 def test_json_is_one_object_and_the_log_goes_to_stderr(submit, cluster):
@@ -164,6 +219,24 @@ def test_a_look_does_not_wait(rayeval, cluster, monkeypatch):
     answer = rayeval("logs", ID, "--no-follow", "--tail", "1")
     assert (answer.code, answer.out) == (0, "two\n")
     assert rayeval("logs", ID, "--no-follow", "--json").json["status"] == "RUNNING"
+
+
+def test_a_look_at_the_tail_of_a_stopped_job_says_how_it_ended(rayeval, cluster):
+    cluster.jobs[ID] = FakeJob("STOPPED", f"one\n{ID}: ended with exit code 0\n")
+    for tail in ("0", "1"):
+        answer = rayeval("logs", ID, "--address", cluster.url, "--no-follow", "--tail", tail)
+        assert (answer.code, answer.err) == (0, "")
+
+
+@pytest.mark.parametrize(("follow", "code"), [((), 141), (("--no-follow",), 0)])
+def test_a_log_that_nobody_reads_is_not_followed_and_the_job_goes_on(cluster, follow, code):
+    cluster.jobs[ID] = FakeJob("RUNNING", "one\n" * 9)
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "rayeval", "logs", ID, "--address", cluster.url, *follow]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert done.returncode == code and (f"{ID} goes on" in done.stderr) == (code == 141)
 
 
 @pytest.mark.parametrize(

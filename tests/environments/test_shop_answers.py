@@ -16,7 +16,7 @@ from rayeval.environments._shop_answers import call_error, lease_of, parsed, res
 from rayeval.environments.shopsimulator import MAX_PAGE_BYTES
 from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import EpisodeJob, ErrorKind, Lease
-from rayeval.transport import AiohttpTransport, HttpResponse
+from rayeval.transport import AiohttpTransport, FakeTransport, HttpResponse
 from tests.environments.shop_server import ShopServer
 
 JOB = EpisodeJob(3, 0, 7, "val")
@@ -58,6 +58,72 @@ def test_the_lease_in_an_answer_that_is_none_is_known_and_not_told(name: str) ->
             result_of(HttpResponse(200, {}, given), SERVER, "reset", known)
         assert raised.value.kind is ErrorKind.ENVIRONMENT_ERROR and raised.value.retryable
         assert not any(ID[i : i + 6] in str(raised.value) for i in range(len(ID) - 6))
+
+
+PRIVATE = {
+    "goal": {"asin": "B0CANARY99", "attributes": ["CANARY red"]},
+    "private_task_instruction": "CANARY: buy B0CANARY99",
+    "reason_key": "CANARY",
+}
+PAGE = {"observation": "p", "observation_state": {"observation_version": "v"}, "task_instruction": "t"}
+LEAKY = {
+    "NaN": lambda: body(**PAGE, **PRIVATE, reward=float("nan")),
+    "cut short": lambda: body(**PRIVATE, **PAGE)[:-40],
+    "no result": lambda: json.dumps({**PRIVATE, "B0CANARY99": 1}).encode(),
+    "another name": lambda: json.dumps({"data": {"result": PRIVATE}, "target": "B0CANARY99"}).encode(),
+    "a list": lambda: json.dumps([PRIVATE]).encode(),
+    "a string": lambda: json.dumps(f"CANARY {PRIVATE}").encode(),
+    "a page of a debugger": lambda: f"<html><b>TypeError</b> item B0CANARY99 {PRIVATE}</html>".encode(),
+    "an error with values": lambda: dumped({"error": f"KeyError in {PRIVATE}"}),
+    "an error that is an object": lambda: dumped({"error": {"code": 3, "context": PRIVATE}}),
+    "an error with a message": lambda: dumped({"error": {"message": f"no page, {PRIVATE}"}}),
+    "a page that is an object": lambda: body(**{**PAGE, "observation": PRIVATE}),
+    "a state that is a text": lambda: body(**{**PAGE, "observation_state": f"CANARY {PRIVATE}"}),
+    "an index that is an object": lambda: dumped({**PAGE, "env_idx": PRIVATE, "lease_id": ID}),
+    "a task that is an object": lambda: body(**PAGE, idx=PRIVATE),
+}
+
+
+@pytest.mark.parametrize("status", [200, 422, 500, 503])
+@pytest.mark.parametrize("name", LEAKY)
+async def test_no_word_of_a_solution_leaves_by_an_error_of_a_reset(name: str, status: int) -> None:
+    answers = iter([HttpResponse(status, {}, LEAKY[name]())])
+    transport = FakeTransport(lambda sent: next(answers, HttpResponse(200, {}, dumped({}))))
+    shop = ShopSimulator([SERVER], transport=transport, timeouts=QUICK)
+    episode = shop.open(JOB, SERVER, lambda event, lease: None, lambda: None)
+    with pytest.raises(EnvironmentCallError) as raised:
+        await episode.reset()
+    assert "CANARY" not in str(raised.value) and ID not in str(raised.value) and f"{SERVER}: reset: " in str(raised.value)
+    await episode.close()
+    await shop.aclose()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (b"", "0 bytes, empty"),
+        (b"upstream timed out", "18 bytes, no JSON"),
+        (b" <!DOCTYPE html><p>x", "20 bytes, an HTML page"),
+        (b"null", "4 bytes, null"),
+        (b"[1]", "3 bytes, a list"),
+        (b"true", "4 bytes, a boolean"),
+        (b'{"detail": "Not Found"}', "23 bytes, an object with detail"),
+        (b'{"code": 1, "B0X": 2, "message": "m"}', "37 bytes, an object with code, message and 1 more"),
+        (b"{}", "2 bytes, an object with no plain key"),
+    ],
+)
+def test_a_body_off_the_contract_is_told_by_its_kind(given: bytes, said: str) -> None:
+    with pytest.raises(EnvironmentCallError) as raised:
+        result_of(HttpResponse(502, {}, given), SERVER, "interact")
+    assert str(raised.value) == f"{SERVER}: interact: HTTP 502 without a result object: {said}"
+    assert raised.value.kind is ErrorKind.ENVIRONMENT_UNAVAILABLE
+
+
+def test_an_error_that_the_server_words_is_told() -> None:
+    for error in ("unknown or inactive task_id 3", {"message": "unknown or inactive task_id 3", "goal": 1}):
+        with pytest.raises(EnvironmentCallError, match=r"reset: HTTP 500: unknown or inactive task_id 3$") as raised:
+            result_of(HttpResponse(500, {}, dumped({"error": error})), SERVER, "reset")
+        assert raised.value.kind is ErrorKind.ENVIRONMENT_REFUSED and not raised.value.retryable
 
 
 @pytest.mark.parametrize(

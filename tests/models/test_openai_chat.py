@@ -150,6 +150,14 @@ async def test_other_statuses_are_final(number: int) -> None:
     assert len(str(error)) < 300 + 120 and "\n" not in str(error) and error.retries == ()
 
 
+@pytest.mark.parametrize("number", [400, 422, 500])
+async def test_an_echo_of_a_solution_stays_in_and_what_stands_before_it_is_told(number: int) -> None:
+    body = orjson.dumps({"detail": [{"msg": "Field required", "input": {"page": "p", "goal": {"asin": "B0CANARY99"}}}]})
+    with pytest.raises(ModelCallError) as caught:
+        await chat(answering(status(number, body)), model_attempts=1).generate(request())
+    assert "Field required" in str(caught.value) and "CANARY" not in str(caught.value)
+
+
 @pytest.mark.parametrize("number", [301, 302, 307, 308])
 async def test_redirects_are_refused(transport: AiohttpTransport, number: int) -> None:
     async with chat_server([Reply(number, b"", {"Location": "/v2/chat/completions"})]) as server:

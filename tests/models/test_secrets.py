@@ -17,6 +17,18 @@ def test_tokens_go_without_a_key_of_our_own() -> None:
     assert Scrubber(None).text("Authorization: Bearer abc.def") == f"Authorization: Bearer {REDACTED}"
 
 
+def test_who_has_only_the_mark_of_a_key_finds_it_in_every_spelling() -> None:
+    mark = pickle.loads(pickle.dumps(Scrubber(KEY).mark()))
+    text = f"{KEY}\nurl?key=sk%2Blive%2F0123456789%3D%3D&x x{KEY}{KEY[:-1]}{KEY}y\n" + "w" * 1000
+    assert mark.hidden_in(text) == f"{REDACTED}\nurl?key={REDACTED}&x x{REDACTED}{KEY[:-1]}{REDACTED}y\n" + "w" * 1000
+    assert KEY not in repr(mark) and mark.salt != Scrubber(KEY).mark().salt
+
+
+@pytest.mark.parametrize("key", [None, "EMPTY"])
+def test_a_key_that_is_none_leaves_no_mark(key: str | None) -> None:
+    assert Scrubber(key).mark().spellings == () and Scrubber(key).mark().hidden_in("EMPTY x") == "EMPTY x"
+
+
 def test_answers_keep_ordinary_words() -> None:
     scrubber = Scrubber("EMPTY")
     text = "EMPTY cart, bearer of good news"

@@ -1,5 +1,7 @@
 import io
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -126,6 +128,16 @@ def test_a_refusal_is_told_in_words_and_kept_from_the_terminal() -> None:
         assert heard.names[-1] == OTLPSpanExporter.__module__
     finally:
         root.removeHandler(heard)
+
+
+def test_of_a_collector_that_is_not_there_only_what_the_system_says_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    sink = otlp_sink(endpoint=f"http://127.0.0.1:{port}", service_name=None, version="1")
+    enough = threading.Timer(0.3, sink.close)  # it would try again for ten seconds
+    enough.start()
+    assert sink.send([*episode_spans(failed(), context(), START_NS)]) == "connection refused" == sink.heard()
+    enough.join()
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,20 @@ def test_a_known_key_and_a_key_in_an_error_leave_through_no_door() -> None:
     assert "401 for Bearer" in found
 
 
+def test_an_error_of_any_environment_leaves_without_the_solution_it_quotes() -> None:
+    line = failed()
+    line["error"]["message"] = f"KeyError: 'x' in {{'page': 'p', 'goal': {{'asin': '{CANARY}'}}}}"
+    found = texts(spans(line, context(content=True)))
+    assert "KeyError: 'x'" in found and CANARY not in found
+
+
+def test_no_bearer_token_leaves_by_an_error_however_short() -> None:
+    line = failed()
+    line["error"]["message"] = "401 for Authorization: Bearer abcd1234, bearer=xyz"
+    found = texts(spans(line))
+    assert "401 for" in found and "abcd1234" not in found and "xyz" not in found
+
+
 def test_a_number_that_otlp_cannot_carry_is_absent() -> None:
     line = completed()
     line["job"]["task_id"] = 2**63

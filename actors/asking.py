@@ -1,0 +1,69 @@
+"""Questions to the head of the cluster that may find it gone.
+
+A question of Ray's state (which nodes there are, what is free) to a head that does not answer blocks its thread, and after 60 s Ray's core
+ends this process, whatever its settings say. So it is asked only when the head takes a connection at this moment, and in a thread of its
+own that nobody joins: the default executor's are joined at the end of the loop.
+Closing rule: none; a thread that is still there then ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import ray
+
+CONNECT_S = 3.0
+T = TypeVar("T")
+
+
+class HeadSilentError(TimeoutError):
+    """The head takes no connection, or has not answered in time."""
+
+
+async def takes_connections(address: str, within_s: float = CONNECT_S) -> bool:
+    """Whether anything listens at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(within_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+        return True
+    return False
+
+
+async def ask_head(call: Callable[[], T], timeout_s: float) -> T:
+    """What ``call`` gives or raises, from a thread. Raises HeadSilentError."""
+    address = ray.get_runtime_context().gcs_address
+    if not await takes_connections(address, min(CONNECT_S, timeout_s)):
+        raise HeadSilentError(f"the head of the Ray cluster ({address}) does not answer")
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if answer.done():
+            return  # nobody waits any more
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)  # type: ignore[arg-type]
+
+    def ask() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=ask, name="ask-head", daemon=True).start()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError:
+        raise HeadSilentError(f"the head of the Ray cluster ({address}) has not answered within {timeout_s:g} s") from None

@@ -1,0 +1,65 @@
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from actors.asking import HeadSilentError, ask_head, takes_connections
+
+SILENT_HEAD = """
+    import asyncio, os, signal, sys, time
+    from actors.cluster import prepare_environment
+    prepare_environment()
+    import psutil, ray
+    from actors.asking import HeadSilentError, ask_head
+    from actors.nodes import living_nodes
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
+
+    async def main():
+        print("nodes", len(await ask_head(living_nodes, 10.0)), flush=True)
+        (head,) = [p for p in psutil.Process().children() if p.name() == "gcs_server"]
+        head.send_signal(signal.SIGSTOP if sys.argv[1] == "stopped" else signal.SIGKILL)
+        head.wait(10) if sys.argv[1] == "killed" else None
+        began = time.monotonic()
+        try:
+            await ask_head(living_nodes, 2.0)
+        except HeadSilentError as error:
+            print("silent", time.monotonic() - began < 10.0, flush=True)
+
+    asyncio.run(main())
+    print("loop closed", flush=True)
+    os._exit(7)
+"""
+
+
+async def test_a_port_that_takes_connections_and_one_that_does_not() -> None:
+    server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await takes_connections(f"127.0.0.1:{port}")
+    server.close()
+    await server.wait_closed()
+    assert not await takes_connections(f"127.0.0.1:{port}")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+async def test_a_late_answer_is_not_waited_for_and_errors_pass() -> None:
+    began = time.monotonic()
+    with pytest.raises(HeadSilentError, match=r"within 0\.2 s"):
+        await ask_head(lambda: time.sleep(20.0), 0.2)
+    assert time.monotonic() - began < 10.0
+    assert await ask_head(lambda: 5, 10.0) == 5
+    with pytest.raises(ValueError, match="no such"):
+        await ask_head(lambda: int("no such"), 10.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_head_that_is_gone_holds_up_neither_the_question_nor_the_loops_end(how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SILENT_HEAD), how], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.splitlines() == ["nodes 1", "silent True", "loop closed"], done.stderr[-2000:]
+    assert done.returncode == 7
