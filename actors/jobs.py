@@ -65,6 +65,9 @@ async def send(spec: JobSpec, server: JobServer, files: Mapping[str, str] = Mapp
         raise
     except Exception as error:
         text = _first_line(error, spec)
+        if "413" in text and "body size" in text:
+            hint = f"is too large for the cluster to take ({text}); give a smaller directory, or name what it does not need in .gitignore"
+            raise InputError("--working-dir", str(spec.working_dir), hint) from error
         failure = StoppedError(f"the cluster at {server.address} did not take the job: {text}")
     try:
         found = await server.job(spec.submission_id)

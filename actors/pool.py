@@ -328,7 +328,7 @@ class RolloutPool:
     def _end_unplaced(self, member: Member, error: Exception) -> None:
         member.state = MemberState.ENDED
         self.dealer.leave(member.actor_id)
-        self.note("warning", str(error))
+        self.note("warning", str(error) if isinstance(error, PlacementError) else f"{member.actor_id} ended before it ran: {error}")
         if member.suspect:
             self.suspects.unplaced()
             self._changed.set()

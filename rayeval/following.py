@@ -2,7 +2,8 @@
 
 Invariants:
 * Each character of the log is handed on once: ``offset`` says how many have been, and every source (stream or whole log) begins at 0. It
-  never goes back: Ray gives an empty log while it cannot read the file, and a job's log only grows.
+  does not go back for a log that is shorter: Ray gives an empty one while it cannot read the file. A log that begins otherwise is another
+  one (a new head counts its jobs from 1 again, so a resume may get the same id): that one is handed on from its first character.
 * A stream is only the fast way. After it ends, for whatever reason, the state is asked for and the log is read from ``offset`` on, so a
   stream that is cut, silent or not to be had (a proxy without websockets) costs time and no line.
 * The server may be away for ``patience_s`` at a stretch; then the follower gives up, and the job goes on.
@@ -32,6 +33,7 @@ _PENDING_S = 15.0
 _QUIET_POLLS = 10
 """A stream that gives nothing for so many looks is compared with the log itself."""
 
+_HEAD_CHARS = 200
 _KEPT_CHARS = 8000
 """Enough to find a job's last line in."""
 
@@ -64,6 +66,8 @@ class Follower:
         self._server, self._id, self._write, self._note = server, submission_id, write, note
         self._patience_s, self._poll_s, self._tail = patience_s, poll_s, tail
         self._offset = 0
+        self._head = ""
+        """How the log begins."""
         self._last = ""
         """The end of what was handed on."""
         self._heard = time.monotonic()
@@ -117,6 +121,7 @@ class Follower:
             async def pump() -> None:
                 skip = self._offset
                 async for text in texts:
+                    self._head = self._head or text[:_HEAD_CHARS]
                     fresh = text[skip:]
                     skip = max(0, skip - len(text))
                     if fresh:
@@ -149,6 +154,10 @@ class Follower:
             self._note(f"{self._id} has not begun: {_first_line(info.message) or 'it is pending'}")
 
     def _hand_on(self, log: str) -> None:
+        self._head = self._head or log[:_HEAD_CHARS]
+        if not log.startswith(self._head[: len(log)]):
+            self._note("this is another job of the same id: its log begins here")
+            self._offset, self._last, self._head = 0, "", log[:_HEAD_CHARS]
         if len(log) > self._offset:
             self._give(log[self._offset :])
 

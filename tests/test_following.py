@@ -194,6 +194,20 @@ async def test_a_log_that_cannot_be_read_for_a_moment_is_not_printed_again():
         assert seen.log == job.log
 
 
+async def test_another_log_under_the_same_id_is_told_from_its_beginning():
+    async with FakeJobServer() as fake:
+        job, seen = fake.jobs.setdefault(ID, FakeJob(log="12:00:00 old\nmore\n")), Seen()
+        fake.refuse_streams = True
+        following = asyncio.create_task(follow(fake, seen))
+        await until(lambda: seen.log == "12:00:00 old\nmore\n")
+        job.log = "12:30:00 new\n"
+        await until(lambda: seen.log.endswith("12:30:00 new\n"))
+        job.log += "last\n"
+        job.end("SUCCEEDED", 0)
+        await following
+        assert seen.log == "12:00:00 old\nmore\n12:30:00 new\nlast\n" and len(seen.notes) == 1 and "another job" in seen.notes[0]
+
+
 @pytest.mark.parametrize(("tail", "shown"), [(0, ""), (1, f"{end_line(ID, 0)}\n")])
 async def test_how_a_stopped_job_ended_is_read_in_its_whole_log(tail, shown):
     async with FakeJobServer() as fake:

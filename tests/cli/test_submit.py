@@ -109,6 +109,12 @@ def test_a_submit_that_is_answered_too_late_says_nothing_in_its_thread(cluster, 
     assert not told.is_set() and "hunter2secret" not in capfd.readouterr().err
 
 
+def test_a_directory_that_the_cluster_does_not_take_for_its_size_is_bad_input(submit, cluster):
+    cluster.refuse_with = "Request failed with status code 413: Maximum request body size 104857600 exceeded."
+    answer = submit("--json")
+    assert (answer.code, answer.json["error"]["field"]) == (2, "--working-dir") and "104857600" in answer.json["error"]["hint"]
+
+
 def test_json_is_one_object_and_the_log_goes_to_stderr(submit, cluster):
     cluster.on_submit = ends("STOPPED", None, "draining")
     answer = submit("--json")
