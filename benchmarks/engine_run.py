@@ -47,7 +47,7 @@ class _Meter(NoDisplay):
             self.notes.append(f"{level}: {text}")
 
     def update(self, status: JsonObject) -> None:
-        if not self._memory_every or status["done"] < self._next_memory:
+        if not self._memory_every or status["done"] < self._next_memory or not status["actors"]:  # none: the run is closing
             return
         self._next_memory = status["done"] // self._memory_every * self._memory_every + self._memory_every
         actors = {a["id"]: uss_bytes(a["pid"]) for a in status["actors"] if a["pid"]}

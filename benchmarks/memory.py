@@ -26,8 +26,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = last // 10
     with tempfile.TemporaryDirectory() as temporary, servers(options.mock_command, concurrency) as fresh:
         directory = Path(temporary)
-        # a twentieth more, so that at the last look the actor is still full of work
-        config = write_experiment(directory, fresh, episodes=last + last // 20, concurrency=concurrency)
+        # a tenth more, so that at the last look the actor is still full of work
+        config = write_experiment(directory, fresh, episodes=last + last // 10, concurrency=concurrency)
         run = in_fresh_process("benchmarks.engine_run", config, directory / "run", "--memory-every", first)
     looks = run["memory"]
     early, late = (next((look for look in looks if look["done"] >= done), None) for done in (first, last))
