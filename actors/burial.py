@@ -18,16 +18,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import psutil
 
 from rayeval.environments import Environment
 from rayeval.schemas import Lease
 from rayeval.store import process_space as process_space
-
-if TYPE_CHECKING:
-    from actors.member import Member
 
 _KILL_WAIT_S = 10.0
 _RELEASE_S = 30.0
@@ -66,12 +62,9 @@ async def fence(*, here: bool, pid: int, start_time: float, last_renewal: float,
     await asyncio.sleep(max(0.0, last_renewal + fence_s + margin_s - time.monotonic()))
 
 
-def in_company(member: Member, others: Iterable[Member], within_s: float) -> bool:
-    """Whether another actor was declared dead within ``within_s`` of this one."""
-    died_at = member.died_at
-    if died_at is None:
-        return False
-    return any(m is not member and m.died_at is not None and abs(m.died_at - died_at) <= within_s for m in others)
+def in_company(died_at: float, others: Iterable[float | None], within_s: float) -> bool:
+    """Whether one of the other actors, too, was declared dead within ``within_s`` of this moment (None: it lives)."""
+    return any(other is not None and abs(other - died_at) <= within_s for other in others)
 
 
 async def release_leases(environment: Environment, leases: Iterable[Lease], on_ended: Callable[[Lease], None]) -> list[Lease]:

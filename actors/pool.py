@@ -393,7 +393,8 @@ class RolloutPool:
         else:
             self._replies.write_down(self._journal.actor_gone, member.actor_id)
         await asyncio.sleep(max(0.0, died_at + self.settings.company_s - time.monotonic()))
-        blameless = in_company(member, self.members.values(), self.settings.company_s) or await member.handle.lost_its_node(_NODE_S)
+        others = [m.died_at for m in self.members.values() if m is not member]
+        blameless = in_company(died_at, others, self.settings.company_s) or await member.handle.lost_its_node(_NODE_S)
         tickets = [ticket for ticket, _ in member.jobs.values()]
         for _, endpoint in member.jobs.values():
             self.dispatch.endpoint_freed(endpoint)

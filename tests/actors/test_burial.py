@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from actors.burial import fence, kill_process, process_lives, release_leases
+from actors.burial import fence, in_company, kill_process, process_lives, release_leases
 from rayeval.environments import FakeEnvironment
 from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import ErrorKind, Lease
@@ -74,3 +74,8 @@ async def test_leases_that_cannot_be_released_are_told_and_the_rest_ends() -> No
     ended: list[Lease] = []
     assert await release_leases(Stubborn(("shop",)), leases, ended.append) == leases[1:3]
     assert sorted(ended) == [leases[0], *leases[3:]]
+
+
+def test_company_is_another_death_at_about_the_same_moment() -> None:
+    assert in_company(10.0, [None, 11.9], 2.0) and in_company(10.0, [8.0], 2.0)
+    assert not in_company(10.0, [], 2.0) and not in_company(10.0, [None, 12.1, 7.9], 2.0)
