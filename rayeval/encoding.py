@@ -75,6 +75,22 @@ def _digits(value: int) -> str:
     return str(value) if value.bit_length() < 4096 else hex(value)
 
 
+def json_kind(value: Any) -> str:
+    """What a parsed JSON value is, in words: ``null``, ``a boolean``, ``a number``, ``a string``, ``a list``, ``an object``."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+    return "an object"
+
+
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """A regular file of at most ``max_bytes``. Raises OSError, also for a device or a pipe, which would be read for ever."""
     if not stat.S_ISREG(path.stat().st_mode):

@@ -31,5 +31,16 @@ WhereOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--where", metavar="EXPR", help="Only when the split says so, such as 'role==\"val\"'."),
 ]
+MaxFailedOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--max-failed", metavar="N|P%", help="Failed episodes that still end with exit code 0."),
+]
+FailFastOption = Annotated[bool, typer.Option("-x", "--fail-fast", help="Stop at the first final failure.")]
+RetryFailedOption = Annotated[bool, typer.Option("--retry-failed", help="Run only what failed before.")]
+RetryQuarantinedOption = Annotated[bool, typer.Option("--retry-quarantined", help="Run quarantined episodes too.")]
+SameWeightsOption = Annotated[
+    bool, typer.Option("--same-weights", help="Resume although the model's URL differs: the weights are the same.")
+]
+NoResumeOption = Annotated[bool, typer.Option("--no-resume", help="Refuse a directory that holds traces.")]
 
 DEFAULT_RUNS_DIR = Path("runs")

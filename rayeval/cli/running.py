@@ -16,8 +16,14 @@ import typer
 
 from rayeval.cli.options import (
     ConfigArgument,
+    FailFastOption,
     JsonOption,
     LimitOption,
+    MaxFailedOption,
+    NoResumeOption,
+    RetryFailedOption,
+    RetryQuarantinedOption,
+    SameWeightsOption,
     SetOption,
     TaskOption,
     WhereOption,
@@ -154,17 +160,12 @@ def run(
         Optional[str],  # noqa: UP045  typer reads the annotation at run time
         typer.Option("--display", metavar="MODE", help="auto, rich, plain, json or none (also RAYEVAL_DISPLAY)."),
     ] = None,
-    max_failed: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--max-failed", metavar="N|P%", help="Failed episodes that still end with exit code 0."),
-    ] = None,
-    fail_fast: Annotated[bool, typer.Option("-x", "--fail-fast", help="Stop at the first final failure.")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run only what failed before.")] = False,
-    retry_quarantined: Annotated[bool, typer.Option("--retry-quarantined", help="Run quarantined episodes too.")] = False,
-    same_weights: Annotated[
-        bool, typer.Option("--same-weights", help="Resume although the model's URL differs: the weights are the same.")
-    ] = False,
-    no_resume: Annotated[bool, typer.Option("--no-resume", help="Refuse a directory that holds traces.")] = False,
+    max_failed: MaxFailedOption = None,
+    fail_fast: FailFastOption = False,
+    retry_failed: RetryFailedOption = False,
+    retry_quarantined: RetryQuarantinedOption = False,
+    same_weights: SameWeightsOption = False,
+    no_resume: NoResumeOption = False,
     show: Annotated[bool, typer.Option("--show", help="Print episodes as they happen, one at a time, into a run of their own.")] = False,
     address: Annotated[
         Optional[str],  # noqa: UP045

@@ -13,7 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from rayeval.cli.following import AddressOption, PatienceOption, end_job, follow_job
-from rayeval.cli.options import ConfigArgument, JsonOption, LimitOption, SetOption, TaskOption, WhereOption
+from rayeval.cli.options import (
+    ConfigArgument,
+    FailFastOption,
+    JsonOption,
+    LimitOption,
+    MaxFailedOption,
+    NoResumeOption,
+    RetryFailedOption,
+    RetryQuarantinedOption,
+    SameWeightsOption,
+    SetOption,
+    TaskOption,
+    WhereOption,
+)
 from rayeval.cli.output import write_error, write_json, write_out
 from rayeval.exceptions import InputError
 from rayeval.schemas import ExitCode, JsonObject
@@ -37,17 +50,12 @@ def submit(
     limit: LimitOption = None,
     task: TaskOption = None,
     where: WhereOption = None,
-    max_failed: Annotated[
-        Optional[str],  # noqa: UP045  typer reads the annotation at run time
-        typer.Option("--max-failed", metavar="N|P%", help="Failed episodes that still end with exit code 0."),
-    ] = None,
-    fail_fast: Annotated[bool, typer.Option("-x", "--fail-fast", help="Stop at the first final failure.")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run only what failed before.")] = False,
-    retry_quarantined: Annotated[bool, typer.Option("--retry-quarantined", help="Run quarantined episodes too.")] = False,
-    same_weights: Annotated[
-        bool, typer.Option("--same-weights", help="Resume although the model's URL differs: the weights are the same.")
-    ] = False,
-    no_resume: Annotated[bool, typer.Option("--no-resume", help="Refuse a directory that holds traces.")] = False,
+    max_failed: MaxFailedOption = None,
+    fail_fast: FailFastOption = False,
+    retry_failed: RetryFailedOption = False,
+    retry_quarantined: RetryQuarantinedOption = False,
+    same_weights: SameWeightsOption = False,
+    no_resume: NoResumeOption = False,
     working_dir: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--working-dir", metavar="DIR", help="What is uploaded; default: the current directory."),

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from rayeval.encoding import encode, well_formed
+from rayeval.encoding import encode, json_kind, well_formed
 from rayeval.exceptions import EnvironmentCallError, ReplyTooLargeError, TransportError
 from rayeval.private_fields import is_private, without_solution
 from rayeval.schemas import ErrorKind, JsonObject, Lease
@@ -112,14 +112,14 @@ def lease_of(body: bytes, server: str) -> Lease | None:
 def reset_start_fault(result: JsonObject, task_id: int) -> str | None:
     """The first fault of a reset beside its page (``pages.reset_fault``)."""
     if type(result.get("env_idx")) is not int:
-        return f"env_idx is {_kind(result['env_idx']) if 'env_idx' in result else 'missing'}; it must be an integer"
+        return f"env_idx is {json_kind(result['env_idx']) if 'env_idx' in result else 'missing'}; it must be an integer"
     if not isinstance(result.get("lease_id"), str) or not result["lease_id"]:
         return "lease_id is missing or no text"
     if "instruction" in result:
         return "the retired field 'instruction' is present: the server is too old"
     if result.get("idx", task_id) != task_id:
         started = result["idx"]
-        return f"task {started if type(started) is int else _kind(started)} was started, asked was {task_id}"
+        return f"task {started if type(started) is int else json_kind(started)} was started, asked was {task_id}"
     return None
 
 
@@ -174,7 +174,7 @@ def outline(body: bytes, value: Any) -> str:
         start = body[:200].lstrip().lower()
         return f"{length}, {'an HTML page' if start.startswith((b'<!doctype html', b'<html')) else 'no JSON' if start else 'empty'}"
     if not isinstance(value, dict):
-        return f"{length}, {_kind(value)}"
+        return f"{length}, {json_kind(value)}"
     names = [name for name in value if _PLAIN_NAME.fullmatch(name)][:_SHOWN_NAMES]
     more = len(value) - len(names)
     return f"{length}, an object with {', '.join(names) or 'no plain key'}{f' and {more} more' if more else ''}"
@@ -182,19 +182,4 @@ def outline(body: bytes, value: Any) -> str:
 
 def _words(error: Any) -> str:
     said = error.get("message") if isinstance(error, dict) else error
-    return said if isinstance(said, str) else f"an error that is {_kind(error)}"
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-    return "an object"
+    return said if isinstance(said, str) else f"an error that is {json_kind(error)}"

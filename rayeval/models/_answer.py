@@ -31,6 +31,7 @@ from typing import Any
 
 import orjson
 
+from rayeval.encoding import json_kind
 from rayeval.models._secrets import Scrubber
 from rayeval.schemas import JsonObject, ModelOutput, ModelRetry, ProtocolError, Termination, ToolCall
 
@@ -135,12 +136,12 @@ def parse_clean(body: bytes, scrubber: Scrubber) -> Any:
 
 def _first_choice(payload: Any) -> tuple[dict[str, Any] | None, ProtocolError | None]:
     if not isinstance(payload, dict):
-        return None, ProtocolError("invalid_response_body", f"the response body is {_kind(payload)}, not an object")
+        return None, ProtocolError("invalid_response_body", f"the response body is {json_kind(payload)}, not an object")
     choices = payload.get("choices")
     if not isinstance(choices, list) or not choices:
         return None, ProtocolError("missing_choices", "the response has no choices")
     if not isinstance(choices[0], dict):
-        return None, ProtocolError("invalid_choice", f"the first choice is {_kind(choices[0])}, not an object")
+        return None, ProtocolError("invalid_choice", f"the first choice is {json_kind(choices[0])}, not an object")
     return choices[0], None
 
 
@@ -150,13 +151,13 @@ def _read_message(
     content = message.get("content")
     reasoning = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
     if content is not None and not isinstance(content, str):
-        failure = ProtocolError("invalid_message", f"the message's content is {_kind(content)}, not text or null")
+        failure = ProtocolError("invalid_message", f"the message's content is {json_kind(content)}, not text or null")
         return None, reasoning, (), failure
     given = message.get("tool_calls")
     if given is None:
         return content, reasoning, (), None
     if not isinstance(given, list):
-        return content, reasoning, (), ProtocolError("invalid_tool_calls", f"tool_calls is {_kind(given)}, not a list")
+        return content, reasoning, (), ProtocolError("invalid_tool_calls", f"tool_calls is {json_kind(given)}, not a list")
     calls = []
     failure_found: ProtocolError | None = None
     for number, entry in enumerate(given, 1):
@@ -192,7 +193,7 @@ def _read_call(entry: Any, number: int, offered: Collection[str]) -> ToolCall | 
     except orjson.JSONDecodeError as error:
         return ProtocolError("invalid_arguments_json", f"the arguments of tool call {number} are not valid JSON: {error.msg}")
     if not isinstance(arguments, dict):
-        return ProtocolError("invalid_arguments_object", f"the arguments of tool call {number} are {_kind(arguments)}, not an object")
+        return ProtocolError("invalid_arguments_object", f"the arguments of tool call {number} are {json_kind(arguments)}, not an object")
     if _too_deep(raw, arguments):
         return ProtocolError("invalid_arguments_json", f"the arguments of tool call {number} are nested deeper than {DEEPEST} levels")
     return ToolCall(call_id, name, arguments, raw)
@@ -213,21 +214,6 @@ def _check_turn(content: str | None, calls: tuple[ToolCall, ...]) -> ProtocolErr
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-    return "an object"
 
 
 def _too_deep(text: bytes | str, value: Any) -> bool:

@@ -79,8 +79,9 @@ class Server:
         return answer
 
 
-def servers(command: str | None, log: Path) -> tuple[Server, Server]:
-    """-> (environment server, model server), each with its own process."""
+@contextlib.contextmanager
+def servers(command: str | None, log: Path) -> Iterator[tuple[Server, Server]]:
+    """-> (environment server, model server), each with its own process, ended with the block."""
     shop, model = free_port(), free_port()
     if command is None:
         demo = [sys.executable, "-m", "rayeval.demo"]
@@ -90,7 +91,15 @@ def servers(command: str | None, log: Path) -> tuple[Server, Server]:
         base = shlex.split(command)
         env_words = [*base, f"--port={shop}", f"--env-slots={ENV_SLOTS}", "--env-latency=fixed:0.05", f"--request-log={log}"]
         model_words = [*base, f"--port={model}", "--model-latency=fixed:0.6"]
-    return Server(env_words, shop), Server(model_words, model)
+    env = Server(env_words, shop)
+    try:
+        chat = Server(model_words, model)
+        try:
+            yield env, chat
+        finally:
+            chat.kill()
+    finally:
+        env.kill()
 
 
 class Chaos(NoDisplay):
@@ -239,30 +248,25 @@ def bad_run(chaos: Chaos, path: Path, run_dir: Path) -> Report:
 def play(command: str | None, episodes: int, tasks: int, directory: Path) -> tuple[Report, Findings]:
     """The undisturbed run, then the bad day; -> the report and what was found."""
     log = directory / "requests.log"
-    env, model = servers(command, log)
-    try:
-        with three_nodes() as victim:
-            path = config_for(directory, episodes, tasks, env, model)
-            loaded = load_config(path)
-            run(RunRequest(loaded, make_plan(loaded), directory / "runs" / "calm"), NoDisplay())
-            calm = canonical_hash_of_run(RunDirectory(directory / "runs" / "calm"))
-            log.write_bytes(b"")
-            httpx.post(f"{env.url}/stats/reset", timeout=5.0)
-            chaos = Chaos(env, model, victim, directory)
-            report = bad_run(chaos, path, directory / "runs" / "bad")
-            found = Findings(report, chaos.notes, directory / "runs" / "bad", log)
-            found.exactly_once(episodes)
-            found.same_hash(calm)
-            found.leases()
-            found.deaths(["actor", "raylet", "actor"])
-            found.back_in_time()
-            found.fenced()
-            found.expect(report.blocked is not None, "no loop was blocked")
-            found.expect(len(report.nodes) >= 2, "the actors were on one node")
-            return report, found
-    finally:
-        env.kill()
-        model.kill()
+    with servers(command, log) as (env, model), three_nodes() as victim:
+        path = config_for(directory, episodes, tasks, env, model)
+        loaded = load_config(path)
+        run(RunRequest(loaded, make_plan(loaded), directory / "runs" / "calm"), NoDisplay())
+        calm = canonical_hash_of_run(RunDirectory(directory / "runs" / "calm"))
+        log.write_bytes(b"")
+        httpx.post(f"{env.url}/stats/reset", timeout=5.0)
+        chaos = Chaos(env, model, victim, directory)
+        report = bad_run(chaos, path, directory / "runs" / "bad")
+        found = Findings(report, chaos.notes, directory / "runs" / "bad", log)
+        found.exactly_once(episodes)
+        found.same_hash(calm)
+        found.leases()
+        found.deaths(["actor", "raylet", "actor"])
+        found.back_in_time()
+        found.fenced()
+        found.expect(report.blocked is not None, "no loop was blocked")
+        found.expect(len(report.nodes) >= 2, "the actors were on one node")
+        return report, found
 
 
 def main() -> int:

@@ -33,24 +33,19 @@ class Stopped(Chaos):
 def play(command: str | None, episodes: int, tasks: int, directory: Path) -> tuple[Report, Findings]:
     """-> the report and what was found."""
     log = directory / "requests.log"
-    env, model = servers(command, log)
-    try:
-        with three_nodes() as victim:
-            chaos = Stopped(env, model, victim, directory)
-            try:
-                report = bad_run(chaos, config_for(directory, episodes, tasks, env, model), directory / "runs" / "bad")
-            finally:
-                os.kill(victim.all_processes["raylet"][0].process.pid, signal.SIGCONT)
-            found = Findings(report, chaos.notes, directory / "runs" / "bad", log)
-            found.exactly_once(episodes)
-            found.leases()
-            found.deaths(["raylet"])
-            found.back_in_time(slack_s=15.0)  # that it stands still is found out later than that it is gone
-            found.fenced(left_alive_s=0.5)
-            return report, found
-    finally:
-        env.kill()
-        model.kill()
+    with servers(command, log) as (env, model), three_nodes() as victim:
+        chaos = Stopped(env, model, victim, directory)
+        try:
+            report = bad_run(chaos, config_for(directory, episodes, tasks, env, model), directory / "runs" / "bad")
+        finally:
+            os.kill(victim.all_processes["raylet"][0].process.pid, signal.SIGCONT)
+        found = Findings(report, chaos.notes, directory / "runs" / "bad", log)
+        found.exactly_once(episodes)
+        found.leases()
+        found.deaths(["raylet"])
+        found.back_in_time(slack_s=15.0)  # that it stands still is found out later than that it is gone
+        found.fenced(left_alive_s=0.5)
+        return report, found
 
 
 def main() -> int:
