@@ -5,7 +5,7 @@ import os
 os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rayeval.demo import DemoServers, start_demo
+from rayeval.transport import AiohttpTransport
 
 # a busy machine is no finding
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,3 +36,10 @@ def start_demo_with() -> Iterator[Callable[..., DemoServers]]:
             return stack.enter_context(start_demo(**options))
 
         yield start
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[AiohttpTransport]:
+    made = AiohttpTransport()
+    yield made
+    await made.aclose()

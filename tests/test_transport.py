@@ -1,21 +1,12 @@
-"""Against real servers on loopback; what no server framework would send comes from raw asyncio ones."""
-
 import asyncio
 import gzip
-import pickle
-import socket
 import ssl
 import subprocess
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
 from aiohttp import web
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rayeval.exceptions import (
     ConnectFailedError,
@@ -25,74 +16,7 @@ from rayeval.exceptions import (
     TransportError,
 )
 from rayeval.transport import AiohttpTransport, FakeTransport, HttpResponse, HttpTransport, public_url
-
-SECRET = "sk-do-not-show-0123456789"
-HEADERS = {"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def serving(handler: Handler, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    runner = web.ServerRunner(web.Server(handler), shutdown_timeout=0.1)  # type: ignore[arg-type]
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=ssl_context)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
-        yield f"{'https' if ssl_context else 'http'}://127.0.0.1:{port}"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def raw_serving(
-    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await talk(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-
-
-async def read_request(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next((int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0)
-    return head + await reader.readexactly(length)
-
-
-def replying(answer: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(answer)
-        await writer.drain()
-
-    return talk
-
-
-@pytest.fixture
-async def transport() -> AsyncIterator[AiohttpTransport]:
-    made = AiohttpTransport()
-    yield made
-    await made.aclose()
-
-
-async def failure_of(transport: HttpTransport, url: str, timeout_s: float | None = 20, **more: int) -> TransportError:
-    with pytest.raises(TransportError) as caught:
-        await transport.request("POST", url, b'{"a":1}', HEADERS, timeout_s, **more)
-    error = caught.value
-    assert SECRET not in repr(error) + str(error)
-    assert error.__cause__ is None and error.__context__ is None
-    assert type(pickle.loads(pickle.dumps(error))) is type(error)
-    return error
+from tests.helpers.transports import HEADERS, SECRET, failure_of, free_port, raw_serving, read_request, serving
 
 
 async def test_posts_and_reads(transport: AiohttpTransport) -> None:
@@ -235,161 +159,6 @@ async def test_exactly_the_bound_passes(transport: AiohttpTransport) -> None:
     async with serving(handler) as base:
         for path in ("/", "/gzip"):
             assert len((await transport.request("POST", base + path, b"", {}, 20, max_bytes=1000)).body) == 1000
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:{port}/",
-        "http://no-such-host.invalid/v1",
-        "ftp://127.0.0.1/x",
-        "v1/chat",
-        "http://",
-        "http://[::1",
-        "http://127.0.0.1:99999/",
-    ],
-)
-async def test_nothing_was_sent(transport: AiohttpTransport, url: str) -> None:
-    assert type(await failure_of(transport, url.format(port=free_port()))) is ConnectFailedError
-
-
-async def test_time_out_before_a_connection_is_a_connect_failure() -> None:
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        port = full.getsockname()[1]
-        fillers = []
-        for _ in range(4):  # fills the accept queue: further connects get no answer
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
-            fillers.append(filler)
-        for connect_timeout_s, timeout_s in ((30.0, 0.2), (0.2, 30.0)):
-            transport = AiohttpTransport(connect_timeout_s=connect_timeout_s)
-            error = await failure_of(transport, f"http://127.0.0.1:{port}/", timeout_s)
-            assert type(error) is ConnectFailedError and "within 0.2 s" in str(error)
-            await transport.aclose()
-        for filler in fillers:
-            filler.close()
-
-
-@pytest.mark.parametrize("part", ["nothing", "head", "half a body"])
-async def test_time_out_after_sending(transport: AiohttpTransport, part: str) -> None:
-    sent = {
-        "nothing": b"",
-        "head": b"HTTP/1.1 200 OK\r\nContent-",
-        "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
-    }
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(sent[part])
-        assert await reader.read(1) == b"", "the client closes a connection that it gave up"
-        closed.set()
-
-    closed = asyncio.Event()
-    async with raw_serving(talk) as base:
-        error = await failure_of(transport, base, 0.3)
-        assert type(error) is ReplyTimeoutError and isinstance(error, TimeoutError)
-        await asyncio.wait_for(closed.wait(), 20)
-
-
-LOST = {
-    "closed at once": b"",
-    "cut head": b"HTTP/1.1 200 OK\r\nConte",
-    "cut body": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc",
-    "cut chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc",
-    "bad chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
-    "bad length": b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nabc",
-    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-    "not HTTP": b"SSH-2.0-OpenSSH_9.6 " + SECRET.encode() + b"\r\n\r\n",
-    "bad status": b"HTTP/1.1 abc OK\r\n\r\n",
-    "bad header": b"HTTP/1.1 200 OK\r\n" + SECRET.encode() + b"\r\n\r\n",
-    "huge header": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("name", LOST)
-async def test_broken_answers_are_lost_replies(transport: AiohttpTransport, name: str) -> None:
-    async with raw_serving(replying(LOST[name])) as base:
-        assert type(await failure_of(transport, base)) is ReplyLostError
-
-
-async def resetting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await read_request(reader)
-    linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    writer.transport.abort()
-
-
-async def test_reset_connection_is_a_lost_reply(transport: AiohttpTransport) -> None:
-    async with raw_serving(resetting) as base:
-        assert type(await failure_of(transport, base)) is ReplyLostError
-
-
-def test_uvloop_whose_errors_are_its_own_ends_the_same() -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async def all_of_them() -> None:
-        assert type(asyncio.get_running_loop()) is uvloop.Loop
-        transport = AiohttpTransport()
-        for talk in (*map(replying, LOST.values()), resetting):
-            async with raw_serving(talk) as base:
-                assert type(await failure_of(transport, base)) is ReplyLostError
-        async with raw_serving(silent) as base:
-            assert type(await failure_of(transport, base, 0.1)) is ReplyTimeoutError
-            assert type(await failure_of(transport, base.replace("http:", "https:"), 0.1)) is ConnectFailedError
-        for url in (f"http://127.0.0.1:{free_port()}/", "http://no-such-host.invalid/"):
-            assert type(await failure_of(transport, url)) is ConnectFailedError
-        await transport.aclose()
-
-    uvloop.run(all_of_them())
-
-
-async def test_a_kept_connection_closed_under_a_post_is_a_lost_reply_sent_once(transport: AiohttpTransport) -> None:
-    received = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append(await read_request(reader))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        received.append(await read_request(reader))
-
-    async with raw_serving(talk) as base:
-        assert (await transport.request("POST", base, b"1", {}, 20)).body == b"ok"
-        assert type(await failure_of(transport, base)) is ReplyLostError
-        await asyncio.sleep(0.05)
-    assert len(received) == 2
-
-
-async def test_the_answer_may_end_with_the_connection(transport: AiohttpTransport) -> None:
-    async with raw_serving(replying(b"HTTP/1.1 200 OK\r\n\r\nto the end")) as base:
-        assert (await transport.request("POST", base, b"", {}, 20)).body == b"to the end"
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.binary(max_size=60),
-    st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"]),
-)
-def test_whatever_bytes_come_the_end_is_an_answer_or_one_of_our_errors(noise: bytes, prefix: bytes) -> None:
-    async def once() -> None:
-        transport = AiohttpTransport()
-        async with raw_serving(replying(prefix + noise)) as base:
-            try:
-                assert isinstance(await transport.request("POST", base, b"{}", HEADERS, 5), HttpResponse)
-            except TransportError as error:
-                assert SECRET not in str(error)
-            finally:
-                await transport.aclose()
-
-    asyncio.run(once())
 
 
 @pytest.fixture(scope="session")

@@ -223,3 +223,8 @@ def status_of(run_dir: RunDirectory) -> JsonObject:
 def one_line(output: str) -> str:
     """The output without Ray's and rich's decoration, for messages that must be one line."""
     return re.sub(r"\x1b\[[0-9;]*m", "", output).strip()
+
+
+def cli(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "rayeval", *words], capture_output=True, text=True, timeout=60.0)
+    return done.stdout

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rows import determinism, torn_resume
+from tests.acceptance.rows_kill import torn_resume
+from tests.acceptance.rows_sameness import determinism
 from tests.acceptance.servers import DemoPair
 
 EPISODES = 40

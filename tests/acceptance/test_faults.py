@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from tests.acceptance.rows import faults
+from tests.acceptance.rows_faults import faults
 from tests.acceptance.servers import DemoPair
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rows import kill_and_resume
+from tests.acceptance.rows_kill import kill_and_resume
 from tests.acceptance.servers import DemoPair
 
 EPISODES = 40

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rows import real_load
+from tests.acceptance.rows_sameness import real_load
 from tests.acceptance.servers import DemoPair
 
 

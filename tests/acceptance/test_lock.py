@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rows import lock, lock_from_another_host
+from tests.acceptance.rows_lives import lock, lock_from_another_host
 from tests.acceptance.servers import DemoPair
 
 

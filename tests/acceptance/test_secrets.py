@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rows import secrets
+from tests.acceptance.rows_secrets import secrets
 from tests.acceptance.servers import DemoPair
 
 pytestmark = pytest.mark.ray

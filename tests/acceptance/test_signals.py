@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rows import drain, signals
+from tests.acceptance.rows_lives import drain, signals
 from tests.acceptance.servers import DemoPair
 
 pytestmark = pytest.mark.ray
