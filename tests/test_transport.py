@@ -100,7 +100,7 @@ async def test_decompresses(transport: AiohttpTransport, coding: str) -> None:
 @pytest.mark.parametrize(
     ("coding", "body"),
     [
-        ("gzip", gzip.compress(b"x" * 1000)[:-9]),
+        ("gzip", gzip.compress(b"x" * 1000, mtime=0)[:-9]),
         ("gzip", b"not gzip at all"),
         ("deflate", b"\x78\x9cnonsense"),
         ("br", b"\x0b\x02\x80hello\x03"),
