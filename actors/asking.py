@@ -2,7 +2,7 @@
 
 A question of Ray's state (which nodes there are, what is free) to a head that does not answer blocks its thread, and after 60 s Ray's core
 ends this process, whatever its settings say. So it is asked only when the head takes a connection at this moment, and in a thread of its
-own that nobody joins: the default executor's are joined at the end of the loop.
+own that nobody joins: the default executor's are joined at the end of the loop. ``within`` is the same for callers without a loop.
 Closing rule: none; a thread that is still there then ends with the process.
 """
 
@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError
 
 CONNECT_S = 3.0
 T = TypeVar("T")
+_endings: set[threading.Thread] = set()
 
 
 class HeadSilentError(TimeoutError):
@@ -67,3 +70,48 @@ async def ask_head(call: Callable[[], T], timeout_s: float) -> T:
             return await answer
     except TimeoutError:
         raise HeadSilentError(f"the head of the Ray cluster ({address}) has not answered within {timeout_s:g} s") from None
+
+
+def within(limit_s: float, call: Callable[[], T], late: Exception) -> T:
+    """What ``call`` gives or raises, from a thread; ``late`` is raised when that takes longer than ``limit_s``.
+
+    A signal's exception (KeyboardInterrupt) reaches the caller meanwhile, whatever ``call`` hangs in.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="within", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise late
+    return results[0]
+
+
+def end_actor(actor: Any) -> None:
+    """``ray.kill`` from a thread of its own, for it does not come back while the head is gone. Waits for nothing, raises nothing."""
+
+    def end() -> None:
+        with contextlib.suppress(RayError, ValueError, RuntimeError):  # Ray is left, or the head has ended it already
+            ray.kill(actor, no_restart=True)
+        _endings.discard(threading.current_thread())
+
+    thread = threading.Thread(target=end, name="end-actor", daemon=True)
+    _endings.add(thread)
+    thread.start()
+
+
+def endings_are_sent(within_s: float) -> bool:
+    """Wait for what ``end_actor`` has under way. -> whether it is all sent."""
+    deadline = time.monotonic() + within_s
+    for thread in tuple(_endings):
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not _endings

@@ -15,10 +15,14 @@ from typing import NamedTuple
 import psutil
 import ray
 
+from actors import drain
+from actors.asking import endings_are_sent
 from actors.nodes import living_nodes, whole_cpus
 from actors.signals import sigterm_passes
 from rayeval.exceptions import PlacementError
 
+_ENDINGS_S = 5.0
+"""Sending the order to end an actor takes milliseconds, to a head that is there."""
 _CONNECT_S = 5.0
 RECONNECT_S = 600
 """How long Ray lets this process be without the head before it ends the process. Ray's own 60 are too few for a run to end in order."""
@@ -141,18 +145,34 @@ def job_id() -> str | None:
 def leave() -> None:
     """End this process's part in the cluster, and the cluster if it was started here."""
     if ray.is_initialized():
+        if not endings_are_sent(_ENDINGS_S):
+            start_no_other_ray()
         with sigterm_passes():
             ray.shutdown()
 
 
+def start_no_other_ray() -> None:
+    """For a thread that hangs in Ray, and goes on once this process has left it: a call of Ray's would start one."""
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
+
 def kill_local() -> None:
-    """SIGKILL the Ray that this process started, for an end at once. Left to themselves, its agents outlive it by a minute."""
+    """SIGKILL the Ray that this process started, for an end at once. Left to themselves, its agents outlive it by a minute.
+
+    Rollout actors are left: they see that their parent, the raylet, is gone, give back their slots and end, as after a SIGKILL of this
+    process.
+    """
     with contextlib.suppress(psutil.Error):
-        for child in psutil.Process().children():
+        this = psutil.Process()
+        spared = {actor.pid for actor in drain.actors(this)}
+        for child in this.children():
             if _is_rays(child):
-                for process in [*child.children(recursive=True), child]:
-                    with contextlib.suppress(psutil.Error):
-                        process.kill()
+                # looked at before, ended first: a raylet that sees an agent die ends its actors
+                family = [child, *child.children(recursive=True)]
+                for process in family:
+                    if process.pid not in spared:
+                        with contextlib.suppress(psutil.Error):
+                            process.kill()
 
 
 def _is_rays(process: psutil.Process) -> bool:

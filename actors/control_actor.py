@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import cluster
-from actors.asking import ask_head
+from actors.asking import ask_head, end_actor
 from actors.nodes import placed_without_cpu
 from rayeval.control import ControlRequest, read_reply, refusal, request_of
 from rayeval.exceptions import InputError, RefusedError
@@ -222,8 +222,7 @@ class ClusterMailbox:
         """End the actor, if there is one and the cluster still is; idempotent."""
         actor, self._actor = self._actor, None
         if actor is not None and ray.is_initialized():
-            with contextlib.suppress(RayError, ValueError):
-                ray.kill(actor, no_restart=True)
+            end_actor(actor)
 
     async def _publish(self, actor: Any, status: JsonObject) -> None:
         with contextlib.suppress(RayError, TimeoutError):  # the next one says more

@@ -416,6 +416,9 @@ class _Engine:
         """Servers of the pinned identity; what no server has been pinned to yet is pinned by the first one."""
         agreeing = 0
         said: str | None = None
+        if not (found := list(found)):
+            given = list(self._config.environment.base_urls)
+            raise InputError("environment.base_url", given, "is for this kind of environment to name its servers from, and it names none")
         for capacity in found:
             said = capacity.identity.differs_from(self._pinned)
             if said is not None:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from actors import cluster
+from actors.asking import within
 from actors.control_actor import NAMESPACE, actor_name
 from rayeval.exceptions import PlacementError, RefusedError, StoppedError
 from rayeval.schemas import JsonObject
@@ -32,8 +32,6 @@ AGAIN_S = 30.0
 """A driver that has lost its mailbox waits 10 s and needs a moment for the next one."""
 _AGAIN_EVERY_S = 1.0
 _LEAVE_S = 10.0
-
-T = TypeVar("T")
 
 AskStatus = Callable[[int, float], JsonObject]
 """(number of the last answer, seconds to wait for a newer one) -> ``ControlBox.status``."""
@@ -54,9 +52,12 @@ def far_status(
     """
     watcher = uuid.uuid4().hex
     actor: Any = None
-    silent = f"the Ray cluster at {address} did not answer within"
+
+    def late(limit_s: float, hint: str = "") -> PlacementError:
+        return PlacementError(f"the Ray cluster at {address} did not answer within {limit_s:g} s{hint}")
+
     with _quiet_core():
-        joined = within(join_s, lambda: cluster.join(address, 1), f"{silent} {join_s:g} s; give HOST:PORT of the head (its GCS, 6379)")
+        joined = within(join_s, lambda: cluster.join(address, 1), late(join_s, "; give HOST:PORT of the head (its GCS, 6379)"))
 
     def find() -> Any:
         try:
@@ -76,7 +77,7 @@ def far_status(
                 raise RunGoneError(f"{run} has ended, or its driver has ({type(error).__name__})") from None
             return answer
 
-        return within(limit + answer_s, get, f"{silent} {limit + answer_s:g} s")
+        return within(limit + answer_s, get, late(limit + answer_s))
 
     def ask(after: int, wait_s: float) -> JsonObject:
         nonlocal actor
@@ -91,17 +92,17 @@ def far_status(
                     raise
             time.sleep(min(_AGAIN_EVERY_S, again_s))
             with contextlib.suppress(RefusedError, PlacementError):
-                found = within(answer_s, find, f"{silent} {answer_s:g} s")
+                found = within(answer_s, find, late(answer_s))
                 if found._actor_id != actor._actor_id:
                     actor, after = found, 0
 
     try:
-        actor = within(answer_s, find, f"{silent} {answer_s:g} s")
+        actor = within(answer_s, find, late(answer_s))
         yield ask
     finally:
         if joined.ours:
             with contextlib.suppress(PlacementError):
-                within(_LEAVE_S, cluster.leave, "")
+                within(_LEAVE_S, cluster.leave, PlacementError("Ray cannot be left"))
 
 
 @contextlib.contextmanager
@@ -116,24 +117,3 @@ def _quiet_core() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def within(limit_s: float, call: Callable[[], T], silence: str) -> T:
-    """What ``call`` gives or raises; PlacementError with the text ``silence`` when that takes longer than ``limit_s``."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="far-status", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise PlacementError(silence)
-    return results[0]

@@ -26,7 +26,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from actors.asking import HeadSilentError, ask_head
+from actors.asking import HeadSilentError, ask_head, end_actor
 from actors.messages import ActorInfo, ActorSpec, Order, Ping, Reply
 from actors.nodes import living_nodes, what_is_missing
 from actors.rollout import RolloutActor
@@ -165,8 +165,7 @@ class RayHandle:
         return False
 
     def kill(self) -> None:
-        with contextlib.suppress(RayError, ValueError, RuntimeError):  # a head that is gone has ended it already
-            ray.kill(self._actor, no_restart=True)
+        end_actor(self._actor)
 
 
 class LocalHandle:

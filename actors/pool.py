@@ -289,22 +289,16 @@ class RolloutPool:
         try:
             member.info = await member.handle.start(PLACE_S if member.suspect else self.settings.ready_s)
         except PlacementError as error:
-            if member.state != MemberState.ENDED:
-                self._end_unplaced(member, error)
+            self._end_unplaced(member, error)
             return
         except (ActorGoneError, ActorFaultError) as error:
             if isinstance(error, ActorFaultError):
                 self._count_fault(error)
-            if member.state == MemberState.ENDED:
-                return  # killed before it ran: the pool is closing
             self._count_death(str(error))
             if not self.phase.draining and self._faults < 2 and not member.extra and not member.suspect:
                 self.bear(member.spec.slots)
                 self._share_anew()
             self._end_unplaced(member, error)
-            return
-        if member.state != MemberState.STARTING:
-            member.handle.kill()  # it ran at last, while the pool was closing
             return
         info = member.info
         if info.slots < member.spec.slots:
@@ -435,6 +429,11 @@ class RolloutPool:
         """Stop every actor; bounded."""
         for member in self.members.values():
             member.nudge.set()
+
+        starting = {member.actor_id for member in self.members.values() if member.state == MemberState.STARTING}
+        for task in self._tasks:
+            if task.get_name() in starting:
+                task.cancel()  # what is asked for and not there yet may never come
 
         async def end(member: Member) -> None:
             if member.alive:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import shlex
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 import ray
 
 from actors import cluster
+from actors.asking import within
 from rayeval.exceptions import InputError, RayevalError, StoppedError, StoreWriteError
 from rayeval.schemas import JsonObject
 from rayeval.shard_places import MANIFEST_NAME, ShardPlace, digest, open_place
@@ -48,8 +50,9 @@ _PARTS_FOR_A_WORKER = 8
 _TRIES = 3
 """Passes over the runs; each later one knows the reward components that the one before met."""
 _BASE_DEADLINE_S = 180.0
+"""For Ray and Ray Data to come up and the job to be placed; one look at Ray's own table has been seen to hang for ever."""
 _BYTES_PER_S = 2e6
-"""A floor for the deadline, a tenth of what a slow core does."""
+"""A floor for the rate, a tenth of what a slow core does."""
 _LOOK_EVERY_S = 0.1
 
 
@@ -69,10 +72,14 @@ def write_shards(
     address: str | None = None,
     part_bytes: int = PART_BYTES,
     look_at: int = LOOK_AT_LINES,
+    note: Callable[[str, str], None] | None = None,
+    deadline_s: float = _BASE_DEADLINE_S,
 ) -> ShardsResult:
     """Write the shards of one run (default place: its ``shards/``) or of several as one set. Starts or joins Ray only if there is work.
 
-    Raises InputError, RefusedError (somebody else is writing there), StoreWriteError, PlacementError.
+    ``note`` is told once that work begins. ``deadline_s`` is for a pass of the job without its bytes, which get ``_BYTES_PER_S``.
+    Raises InputError, RefusedError (somebody else is writing there), StoreWriteError, PlacementError, StoppedError (the job failed or
+    did not end in time).
     """
     if output is None and len(runs) != 1:
         raise InputError("--merge", None, "give a directory for several runs")
@@ -84,8 +91,10 @@ def write_shards(
         if is_current(place, plan):
             return ShardsResult(place.words, read_manifest(place), False)
         place.clear()
+        if note is not None and plan.parts:
+            note("info", f"writing shards of {_size(plan.parts) / 1e6:,.1f} MB of traces to {place.words}")
         try:
-            components, files = _encode(plan, place, address)
+            components, files = _encode(plan, place, address, deadline_s)
             for temporary, file in files:
                 place.finish(temporary, file.name)
             manifest = shards_manifest(plan, components, [file for _, file in files])
@@ -97,21 +106,35 @@ def write_shards(
         return ShardsResult(place.words, manifest, True)
 
 
-def _encode(plan: ShardPlan, place: ShardPlace, address: str | None) -> tuple[frozenset[str], list[tuple[str, ShardFile]]]:
+def _size(parts: Sequence[Part]) -> int:
+    """Bytes of traces."""
+    return sum(span.length for part in parts for span in part.spans)
+
+
+def _encode(
+    plan: ShardPlan, place: ShardPlace, address: str | None, deadline_s: float
+) -> tuple[frozenset[str], list[tuple[str, ShardFile]]]:
     """-> names of all reward components, and (name it has now, file) of each part."""
     components = plan.components
     if not plan.parts:
         return components, []
+    limit_s = deadline_s + _size(plan.parts) / _BYTES_PER_S
+    late = StoppedError(f"writing shards did not end within {limit_s:.0f} s; run the same command again")
     joined = cluster.join(address, 0)
     try:
         for _ in range(_TRIES):
-            outcomes = _job(plan.parts, place.address, components)
+            job = functools.partial(_job, plan.parts, place.address, components)
+            outcomes = within(limit_s, job, late)
             unknown = frozenset(name for outcome in outcomes for name in outcome["unknown"])
             if not unknown:
                 return components, [(o["temporary"], ShardFile(o["name"], o["rows"], o["bytes"], o["sha256"])) for o in outcomes]
             components |= unknown
             place.clear()
         raise InputError("traces", place.words, "keep changing while they are read; write shards when the runs stand still")
+    except BaseException as error:
+        if error is late or isinstance(error, KeyboardInterrupt):
+            cluster.start_no_other_ray()
+        raise
     finally:
         if joined.ours:
             cluster.leave()
@@ -213,7 +236,7 @@ async def write_at_end(
         note("info", f"shards: {described(found[0].manifest)}, {found[0].place}")
         return
     if not failed:
-        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # the thread, which goes on, would start another Ray when this one is left
+        cluster.start_no_other_ray()
         if not joined_before:
             cluster.leave()
     given_up = "a signal was received" if stopped() else "they took too long"

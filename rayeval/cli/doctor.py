@@ -31,6 +31,8 @@ SHARDS_SHARE = 0.2
 """What zstd Parquet adds."""
 CLOCK_S = 5.0
 """A server's clock may differ by so much; dates in headers are whole seconds."""
+_CLOCK_GRAIN_S = 2.0
+"""A Date header has whole seconds, and takes a moment to arrive."""
 _ENVIRONMENT_S, _MODEL_S, _CLOCK_S, _CLOSE_S = 6.0, 8.0, 2.0, 2.0
 
 
@@ -242,6 +244,8 @@ async def _check_clock(found: Examination, transport: Any, urls: list[str]) -> N
         except (RayevalError, ValueError, TypeError):
             continue
         text = f"this machine is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} {url}"
+        if abs(away) < _CLOCK_GRAIN_S:
+            text = f"as that of {url}, to the second"
         found.note("clock", True if abs(away) <= CLOCK_S else None, text)
         return
     found.note("clock", None, "no server sends a date")

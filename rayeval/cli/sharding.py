@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from rayeval.cli.options import DEFAULT_RUNS_DIR, JsonOption, RunsDirOption
-from rayeval.cli.output import write_json, write_out
+from rayeval.cli.output import write_error, write_json, write_out
 from rayeval.exceptions import InputError
 from rayeval.schemas import JsonObject
 
@@ -45,7 +45,7 @@ def shards(
     # Ray is loaded here and not before: a wrong name is told at once.
     from actors.shards import write_shards
 
-    result = write_shards(found, output if merge is None else merge, address=address)
+    result = write_shards(found, output if merge is None else merge, address=address, note=lambda _, text: write_error(text))
     manifest = result.manifest
     if as_json:
         write_json(_result(result.place, manifest, result.written))

@@ -57,7 +57,7 @@ class FakeEnvironment:
         given = {"slots": 64, "delay_s": 0.0, "action_limit": 30, **(options or {})}
         if unknown := given.keys() - {"slots", "delay_s", "action_limit"}:
             raise ConfigurationError("environment.options", sorted(unknown), "the options are slots, delay_s, action_limit")
-        self.servers = tuple(base_urls)
+        self.servers = tuple(base_urls) or ("fake://shop",)
         self.persona = persona
         self.slots = int(given["slots"])
         self.delay_s = float(given["delay_s"])

@@ -165,7 +165,7 @@ def signals(start: StartServers, root: Path, episodes: int = 300) -> JsonObject:
     bench = Bench(root, episodes)
     figures: JsonObject = {}
     with start(slots=64, env_latency="fixed:0.02", model_latency="fixed:0.05") as servers:
-        config = bench.config("signals", servers, {"execution.concurrency": 16})
+        config = bench.config("signals", servers, {"execution.concurrency": 8})
         for number in (signal.SIGTERM, signal.SIGINT):
             driver = Driver(config)
             before = lines_of(driver.run_dir)
@@ -192,6 +192,7 @@ def signals(start: StartServers, root: Path, episodes: int = 300) -> JsonObject:
         assert driver.wait(20.0) == 128 + signal.SIGTERM, driver.output
         figures["second"] = round(time.monotonic() - began, 2)
         _assert_gone(family)
+        assert servers.stats()["env"]["leases_held"] == 0
         driver = Driver(config)
         assert driver.wait() == ExitCode.OK, driver.output
         assert_exactly_once(driver.run_dir, episodes)

@@ -2,23 +2,34 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
 
-from actors.asking import HeadSilentError, ask_head, takes_connections
+from actors.asking import HeadSilentError, ask_head, takes_connections, within
 
 SILENT_HEAD = """
     import asyncio, os, signal, sys, time
     from actors.cluster import prepare_environment
     prepare_environment()
     import psutil, ray
-    from actors.asking import HeadSilentError, ask_head
+    from actors.asking import HeadSilentError, ask_head, end_actor, endings_are_sent
     from actors.nodes import living_nodes
+
+    @ray.remote(num_cpus=0)
+    class Idle:
+        def here(self):
+            return True
+
     ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
 
     async def main():
         print("nodes", len(await ask_head(living_nodes, 10.0)), flush=True)
+        ended, kept = Idle.remote(), Idle.remote()
+        assert ray.get([ended.here.remote(), kept.here.remote()], timeout=60.0)
+        end_actor(ended)
+        print("sent", endings_are_sent(10.0), flush=True)
         (head,) = [p for p in psutil.Process().children() if p.name() == "gcs_server"]
         head.send_signal(signal.SIGSTOP if sys.argv[1] == "stopped" else signal.SIGKILL)
         head.wait(10) if sys.argv[1] == "killed" else None
@@ -27,11 +38,26 @@ SILENT_HEAD = """
             await ask_head(living_nodes, 2.0)
         except HeadSilentError as error:
             print("silent", time.monotonic() - began < 10.0, flush=True)
+        began = time.monotonic()
+        end_actor(kept)
+        print("not held up", time.monotonic() - began < 1.0, flush=True)
 
     asyncio.run(main())
     print("loop closed", flush=True)
     os._exit(7)
 """
+
+
+def test_what_takes_too_long_is_given_up() -> None:
+    hanging = threading.Event()
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="nothing came"):
+        within(0.05, lambda: hanging.wait(30), TimeoutError("nothing came"))
+    assert time.monotonic() - began < 5
+    hanging.set()
+    assert within(5.0, lambda: 7, TimeoutError("nothing came")) == 7
+    with pytest.raises(KeyError):
+        within(5.0, lambda: {}["x"], TimeoutError("nothing came"))
 
 
 async def test_a_port_that_takes_connections_and_one_that_does_not() -> None:
@@ -61,5 +87,5 @@ def test_a_head_that_is_gone_holds_up_neither_the_question_nor_the_loops_end(how
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SILENT_HEAD), how], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.stdout.splitlines() == ["nodes 1", "silent True", "loop closed"], done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["nodes 1", "sent True", "silent True", "not held up True", "loop closed"], done.stderr[-2000:]
     assert done.returncode == 7

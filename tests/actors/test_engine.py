@@ -5,9 +5,10 @@ import pytest
 from actors.engine import RunRequest, run
 from rayeval.config import load_config
 from rayeval.display import NoDisplay
-from rayeval.exceptions import EndpointsOutError
+from rayeval.environments.fake import FakeEnvironment
+from rayeval.exceptions import EndpointsOutError, InputError
 from rayeval.plan import make_plan
-from rayeval.schemas import ExitCode, JsonObject
+from rayeval.schemas import ExitCode, JsonObject, ServerCapacity
 from rayeval.store import RunDirectory, read_status
 from tests.actors.plans import write_config
 
@@ -59,3 +60,23 @@ def test_a_status_that_cannot_be_told_is_noted_once_and_ends_nothing(tmp_path: P
     assert display.asked > 1
     (said,) = [text for level, text in display.notes if level == "error"]
     assert said.startswith("the status could not be told") and "a terminal that is gone" in said
+
+
+class Nameless(FakeEnvironment):
+    """Names no server."""
+
+    async def capacity(self) -> list[ServerCapacity]:
+        return []
+
+
+def test_an_environment_that_needs_no_url_runs_without_one(tmp_path: Path) -> None:
+    loaded = load_config(write_config(tmp_path, overrides={"environment.base_url": None}))
+    outcome = run(RunRequest(loaded, make_plan(loaded), tmp_path / "run", show=True), NoDisplay())
+    assert outcome.exit_code == ExitCode.OK and outcome.status["done"] == 8
+
+
+def test_an_environment_without_a_server_is_told_as_such(tmp_path: Path) -> None:
+    kind = {"environment.base_url": None, "environment.kind": f"{__name__}.Nameless"}
+    loaded = load_config(write_config(tmp_path, overrides=kind))
+    with pytest.raises(InputError, match=r"environment\.base_url.*names none"):
+        run(RunRequest(loaded, make_plan(loaded), tmp_path / "run", show=True), NoDisplay())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from rayeval.cli import main
 from rayeval.config import load_config
 from rayeval.demo import DemoServers
 from rayeval.display import NoDisplay
-from rayeval.exceptions import InputError, StoreWriteError
+from rayeval.exceptions import InputError, StoppedError, StoreWriteError
 from rayeval.plan import make_plan
 from rayeval.shard_places import open_place
 from rayeval.shards import read_manifest, shard_files, verify_shards
@@ -46,6 +47,19 @@ def test_a_run_is_written_as_in_one_process_and_once(tmp_path: Path, ray_session
     before = {path.name: path.stat().st_mtime_ns for path in run.shards.glob("*")}
     assert write_shards([run], part_bytes=5_000) == (result.place, expected, False)
     assert {path.name: path.stat().st_mtime_ns for path in run.shards.glob("*")} == before
+
+
+@pytest.mark.ray
+def test_a_job_that_does_not_end_is_given_up(tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "1")
+    run, told = make_run(tmp_path / "a", [completed(t) for t in range(4)]), []
+    with pytest.raises(StoppedError, match=r"did not end within 0 s; run the same command again"):
+        write_shards([run], deadline_s=0.0, note=lambda *note: told.append(note))
+    (thread,) = [t for t in threading.enumerate() if t.name == "within"]
+    assert not (run.shards / "_manifest.json").exists() and os.environ["RAY_ENABLE_AUTO_CONNECT"] == "0"
+    assert told == [("info", f"writing shards of 0.0 MB of traces to {run.shards}")]
+    thread.join(HANG_GUARD_S)
+    assert write_shards([run]).written and verify_shards(run.shards) == []
 
 
 @pytest.mark.ray
