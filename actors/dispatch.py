@@ -209,7 +209,7 @@ class Dispatcher:
             quotas=self._dealer.deal(member.actor_id, member.orders, self._wanted()),
             slots=slots,
             flush_s=max(0.05, actors / 400),
-            lease_flush_s=max(0.035, actors / 800),
+            lease_flush_s=max(0.04, actors / 800),
             idle_s=max(1.0, actors / 200),
             pinned=pinned,
             cancel=cancel,

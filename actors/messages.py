@@ -73,7 +73,7 @@ class Order:
     """New quota for each server; None: as before."""
     slots: int | None = None
     flush_s: float = 0.05
-    lease_flush_s: float = 0.035
+    lease_flush_s: float = 0.04
     idle_s: float = 1.0
     pinned: EnvironmentIdentity | None = None
     cancel: tuple[str, ...] = ()
