@@ -1,9 +1,10 @@
-"""Questions to the head of the cluster that may find it gone.
+"""What Ray may never come back from while the head of the cluster is gone: questions to it, orders to end an actor, a whole job.
 
 A question of Ray's state (which nodes there are, what is free) to a head that does not answer blocks its thread, and after 60 s Ray's core
 ends this process, whatever its settings say. So it is asked only when the head takes a connection at this moment, and in a thread of its
 own that nobody joins: the default executor's are joined at the end of the loop. ``within`` is the same for callers without a loop.
-Closing rule: none; a thread that is still there then ends with the process.
+Closing rule: whoever leaves Ray first waits for orders under way (``endings_are_sent``); any other thread that is still there then ends
+with the process.
 """
 
 from __future__ import annotations
@@ -100,9 +101,11 @@ def end_actor(actor: Any) -> None:
     """``ray.kill`` from a thread of its own, for it does not come back while the head is gone. Waits for nothing, raises nothing."""
 
     def end() -> None:
-        with contextlib.suppress(RayError, ValueError, RuntimeError):  # Ray is left, or the head has ended it already
-            ray.kill(actor, no_restart=True)
-        _endings.discard(threading.current_thread())
+        try:
+            with contextlib.suppress(RayError, ValueError, RuntimeError):  # Ray is left, or the head has ended it already
+                ray.kill(actor, no_restart=True)
+        finally:
+            _endings.discard(threading.current_thread())
 
     thread = threading.Thread(target=end, name="end-actor", daemon=True)
     _endings.add(thread)
