@@ -3,8 +3,8 @@
 A question of Ray's state (which nodes there are, what is free) to a head that does not answer blocks its thread, and after 60 s Ray's core
 ends this process, whatever its settings say. So it is asked only when the head takes a connection at this moment, and in a thread of its
 own that nobody joins: the default executor's are joined at the end of the loop. ``within`` is the same for callers without a loop.
-Closing rule: whoever leaves Ray first waits for orders under way (``endings_are_sent``); any other thread that is still there then ends
-with the process.
+Closing rule: ``cluster.leave`` first waits, for some seconds, until the orders to end an actor are sent (``endings_are_sent``); any other
+thread that is still there then ends with the process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError
 
 CONNECT_S = 3.0
 T = TypeVar("T")
 _endings: set[threading.Thread] = set()
+_endings_lock = threading.Lock()
 
 
 class HeadSilentError(TimeoutError):
@@ -102,19 +102,23 @@ def end_actor(actor: Any) -> None:
 
     def end() -> None:
         try:
-            with contextlib.suppress(RayError, ValueError, RuntimeError):  # Ray is left, or the head has ended it already
+            with contextlib.suppress(Exception):  # Ray is left, or is being left, or the head has ended the actor already
                 ray.kill(actor, no_restart=True)
         finally:
-            _endings.discard(threading.current_thread())
+            with _endings_lock:
+                _endings.discard(threading.current_thread())
 
     thread = threading.Thread(target=end, name="end-actor", daemon=True)
-    _endings.add(thread)
-    thread.start()
+    with _endings_lock:  # nobody may join it before it has begun
+        _endings.add(thread)
+        thread.start()
 
 
 def endings_are_sent(within_s: float) -> bool:
     """Wait for what ``end_actor`` has under way. -> whether it is all sent."""
     deadline = time.monotonic() + within_s
-    for thread in tuple(_endings):
+    with _endings_lock:
+        threads = tuple(_endings)
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return not _endings
+    return not any(thread.is_alive() for thread in threads)

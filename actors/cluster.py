@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import psutil
 import ray
+from ray._private import auto_init_hook
 
 from actors import drain
 from actors.asking import endings_are_sent
@@ -142,29 +143,30 @@ def job_id() -> str | None:
     return os.environ.get("RAYEVAL_SUBMISSION_ID") or os.environ.get("RAY_JOB_ID")
 
 
-def leave() -> None:
-    """End this process's part in the cluster, and the cluster if it was started here."""
+def leave(*, wait: bool = False) -> None:
+    """End this process's part in the cluster, and the cluster if it was started here; with ``wait``, until its processes have ended."""
     if ray.is_initialized():
         if not endings_are_sent(_ENDINGS_S):
             start_no_other_ray()
         with sigterm_passes():
-            ray.shutdown()
+            ray.shutdown(wait_for_processes=wait)
 
 
 def start_no_other_ray() -> None:
-    """For a thread that hangs in Ray, and goes on once this process has left it: a call of Ray's would start one."""
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+    """For a thread that hangs in Ray, and goes on once this process has left it: its next call of Ray's would start one, or join one that
+    it finds. From now on only ``ray.init`` does. Ray reads the variable for this (RAY_ENABLE_AUTO_CONNECT) once, when it is imported."""
+    auto_init_hook.enable_auto_connect = False
 
 
 def kill_local() -> None:
     """SIGKILL the Ray that this process started, for an end at once. Left to themselves, its agents outlive it by a minute.
 
-    Rollout actors are left: they see that their parent, the raylet, is gone, give back their slots and end, as after a SIGKILL of this
-    process.
+    Rollout actors are left, with what they have started: they see that their parent, the raylet, is gone, give back their slots and end,
+    as after a SIGKILL of this process (``freshness.end_with_parent``).
     """
     with contextlib.suppress(psutil.Error):
         this = psutil.Process()
-        spared = {actor.pid for actor in drain.actors(this)}
+        spared = {process.pid for actor in drain.actors(this) for process in (actor, *_below(actor))}
         for child in this.children():
             if _is_rays(child):
                 # looked at before, ended first: a raylet that sees an agent die ends its actors
@@ -173,6 +175,12 @@ def kill_local() -> None:
                     if process.pid not in spared:
                         with contextlib.suppress(psutil.Error):
                             process.kill()
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
 
 
 def _is_rays(process: psutil.Process) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from actors.dealing import Dealer
 from actors.ledger import Ledger
 from actors.member import Member, MemberState
-from actors.messages import Assignment, Order
+from actors.messages import LEASE_FLUSH_S, Assignment, Order
 from actors.queue import JobQueue, Ticket
 
 _ASSIGNMENT_LIMIT = 4096
@@ -209,7 +209,7 @@ class Dispatcher:
             quotas=self._dealer.deal(member.actor_id, member.orders, self._wanted()),
             slots=slots,
             flush_s=max(0.05, actors / 400),
-            lease_flush_s=max(0.04, actors / 800),
+            lease_flush_s=max(LEASE_FLUSH_S, actors / 800),
             idle_s=max(1.0, actors / 200),
             pinned=pinned,
             cancel=cancel,

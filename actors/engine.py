@@ -416,10 +416,11 @@ class _Engine:
         """Servers of the pinned identity; what no server has been pinned to yet is pinned by the first one."""
         agreeing = 0
         said: str | None = None
-        if not (found := list(found)):
+        capacities = list(found)
+        if not capacities:
             given = list(self._config.environment.base_urls)
-            raise InputError("environment.base_url", given, "is for this kind of environment to name its servers from, and it names none")
-        for capacity in found:
+            raise InputError("environment.base_url", given, "leads to no server; give URLs, or name the servers in the class's capacity()")
+        for capacity in capacities:
             said = capacity.identity.differs_from(self._pinned)
             if said is not None:
                 self._note("error", f"environment {capacity.server} gets no work: it is of another version ({said})")

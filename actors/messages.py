@@ -9,6 +9,10 @@ from typing import Any, NamedTuple, SupportsIndex
 from rayeval.models import KeyMark
 from rayeval.schemas import EnvironmentIdentity, EpisodeJob, JsonObject
 
+LEASE_FLUSH_S = 0.04
+"""A new lease is told after so long: what a driver has been told of is what its successor can give back, and it is in the journal 50 ms
+after the reset at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
@@ -73,7 +77,7 @@ class Order:
     """New quota for each server; None: as before."""
     slots: int | None = None
     flush_s: float = 0.05
-    lease_flush_s: float = 0.04
+    lease_flush_s: float = LEASE_FLUSH_S
     idle_s: float = 1.0
     pinned: EnvironmentIdentity | None = None
     cancel: tuple[str, ...] = ()

@@ -13,11 +13,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from actors.messages import LeaseChange, Record, Reply
+from actors.messages import LEASE_FLUSH_S, LeaseChange, Record, Reply
 from rayeval.schemas import FinishedTrace, Lease
 
-LEASE_FLUSH_S = 0.04
-"""A new lease is told after so long: what a driver has been told of is what its successor can give back."""
 FULL_BYTES = 1_000_000
 """A reply of this size leaves at once."""
 

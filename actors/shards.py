@@ -4,7 +4,9 @@ The input rows are small: each says which bytes of which trace files make one fi
 trace passes through the object store or the driver.
 Tasks run on the driver's node, for there the trace files are, and claim no CPU: at the end of a run on a busy cluster, or on a head that
 offers none, they would otherwise wait for ever. Their number is bounded instead.
-Closing rule: the manifest is removed before the first byte is written and put after the last one; until then nothing counts.
+Closing rule: the manifest is removed before the first byte is written and put after the last one; until then nothing counts. A job given
+up on a Ray of its own is ended before what it wrote is removed. On another Ray its last tasks may still put a file: it does not count, and
+the next call removes it.
 """
 
 from __future__ import annotations
@@ -50,9 +52,10 @@ _PARTS_FOR_A_WORKER = 8
 _TRIES = 3
 """Passes over the runs; each later one knows the reward components that the one before met."""
 _BASE_DEADLINE_S = 180.0
-"""For Ray and Ray Data to come up and the job to be placed; one look at Ray's own table has been seen to hang for ever."""
+"""For Ray and Ray Data to come up, the job to be placed and Ray to be left; one look at Ray's own table has been seen to hang for ever."""
 _BYTES_PER_S = 2e6
 """A floor for the rate, a tenth of what a slow core does."""
+_LEAVE_S = 20.0
 _LOOK_EVERY_S = 0.1
 
 
@@ -77,7 +80,7 @@ def write_shards(
 ) -> ShardsResult:
     """Write the shards of one run (default place: its ``shards/``) or of several as one set. Starts or joins Ray only if there is work.
 
-    ``note`` is told once that work begins. ``deadline_s`` is for a pass of the job without its bytes, which get ``_BYTES_PER_S``.
+    ``note`` is told once that work begins. ``deadline_s`` is for the job without its bytes, which get ``_BYTES_PER_S``.
     Raises InputError, RefusedError (somebody else is writing there), StoreWriteError, PlacementError, StoppedError (the job failed or
     did not end in time).
     """
@@ -115,26 +118,41 @@ def _encode(
     plan: ShardPlan, place: ShardPlace, address: str | None, deadline_s: float
 ) -> tuple[frozenset[str], list[tuple[str, ShardFile]]]:
     """-> names of all reward components, and (name it has now, file) of each part."""
-    components = plan.components
     if not plan.parts:
-        return components, []
+        return plan.components, []
     limit_s = deadline_s + _size(plan.parts) / _BYTES_PER_S
     late = StoppedError(f"writing shards did not end within {limit_s:.0f} s; run the same command again")
+    given_up = threading.Event()
+    ours = not ray.is_initialized()
+    try:
+        return within(limit_s, functools.partial(_passes, plan, place, address, given_up), late)
+    except BaseException as error:
+        if error is late or not isinstance(error, Exception):  # a signal's
+            given_up.set()
+            cluster.start_no_other_ray()
+            if ours:
+                with contextlib.suppress(StoppedError):
+                    within(_LEAVE_S, functools.partial(cluster.leave, wait=True), StoppedError("Ray cannot be left"))
+        raise
+
+
+def _passes(
+    plan: ShardPlan, place: ShardPlace, address: str | None, given_up: threading.Event
+) -> tuple[frozenset[str], list[tuple[str, ShardFile]]]:
+    """Join, write, leave, all in one thread: processes of a Ray started here end with the thread that started them."""
+    components = plan.components
     joined = cluster.join(address, 0)
     try:
         for _ in range(_TRIES):
-            job = functools.partial(_job, plan.parts, place.address, components)
-            outcomes = within(limit_s, job, late)
+            outcomes = _job(plan.parts, place.address, components)
             unknown = frozenset(name for outcome in outcomes for name in outcome["unknown"])
             if not unknown:
                 return components, [(o["temporary"], ShardFile(o["name"], o["rows"], o["bytes"], o["sha256"])) for o in outcomes]
+            if given_up.is_set():
+                break  # the place is somebody else's by now
             components |= unknown
             place.clear()
         raise InputError("traces", place.words, "keep changing while they are read; write shards when the runs stand still")
-    except BaseException as error:
-        if error is late or isinstance(error, KeyboardInterrupt):
-            cluster.start_no_other_ray()
-        raise
     finally:
         if joined.ours:
             cluster.leave()

@@ -245,7 +245,7 @@ async def _check_clock(found: Examination, transport: Any, urls: list[str]) -> N
             continue
         text = f"this machine is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} {url}"
         if abs(away) < _CLOCK_GRAIN_S:
-            text = f"as that of {url}, to the second"
+            text = f"within {_CLOCK_GRAIN_S:g} s of that of {url}"
         found.note("clock", True if abs(away) <= CLOCK_S else None, text)
         return
     found.note("clock", None, "no server sends a date")

@@ -77,7 +77,10 @@ def release(run: RunOrAll = None, runs_dir: RunsDirOption = DEFAULT_RUNS_DIR, as
         rows = [{**_as_json(h), "error": text} for h, text in failures]
         write_json({"schema": RELEASE_SCHEMA, "released": released, "failed": rows, "living_runs": [r.name for r in living]})
     else:
-        write_out(f"{released} leases are released, or were free already" + (f"; left {len(living)} living runs alone" if living else ""))
+        write_out(
+            f"{released} {'lease is' if released == 1 else 'leases are'} free again"
+            + (f"; left {len(living)} living {'run' if len(living) == 1 else 'runs'} alone" if living else "")
+        )
         for held, text in failures:
             write_out(f"not released: slot {held.lease.env_idx} of {held.lease.server}: {text}")
     return ExitCode.STOPPED if failures else ExitCode.OK

@@ -44,8 +44,10 @@ def shards(
 
     # Ray is loaded here and not before: a wrong name is told at once.
     from actors.shards import write_shards
+    from rayeval.cli.watching import ended_by_sigterm
 
-    result = write_shards(found, output if merge is None else merge, address=address, note=lambda _, text: write_error(text))
+    with ended_by_sigterm():
+        result = write_shards(found, output if merge is None else merge, address=address, note=lambda _, text: write_error(text))
     manifest = result.manifest
     if as_json:
         write_json(_result(result.place, manifest, result.written))

@@ -170,7 +170,7 @@ def _watch_page(source: Source, every_s: float) -> Sight:
     console = Console(no_color=not use_color(os.environ, True), highlight=False, markup=False, emoji=False)
     screen = _Screen()
     with (
-        _ended_by_sigterm(),
+        ended_by_sigterm(),
         Live(screen, console=console, screen=True, refresh_per_second=2, redirect_stdout=False, redirect_stderr=False),
     ):
         for sight in _sights(source, every_s):
@@ -179,8 +179,8 @@ def _watch_page(source: Source, every_s: float) -> Sight:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the watch by an exception, so that the terminal is given back."""
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block by an exception, so that what was taken is given back (the terminal, a Ray)."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(ExitCode.SIGTERM)

@@ -47,7 +47,7 @@ class FakeEnvironment:
 
     def __init__(
         self,
-        base_urls: Sequence[str] = ("fake://shop",),
+        base_urls: Sequence[str] = (),
         persona: bool = False,
         options: JsonObject | None = None,
         timeouts: EnvironmentTimeouts | None = None,

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from rayeval.display import NoDisplay
 from rayeval.plan import make_plan
 from rayeval.store import RunDirectory, canonical_hash_of_run
 from tests.acceptance.findings import ENV_SLOTS, FENCE_S, Death, Findings, Report
+from tests.acceptance.ray_nodes import free_ports
 
 CONFIG = """
 experiment: {{name: chaos, seed: 11, output_dir: {runs}}}
@@ -42,12 +42,6 @@ model: {{name: scripted, base_url: "{model}", checkpoint_id: fixed}}
 execution: {{concurrency: 64, actors: 4, fence_s: {fence}, exclusive_environment: true, model_timeout_s: 60, step_timeout_s: 10,
              reset_timeout_s: 60, shards: false}}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Server:
@@ -82,7 +76,7 @@ class Server:
 @contextlib.contextmanager
 def servers(command: str | None, log: Path) -> Iterator[tuple[Server, Server]]:
     """-> (environment server, model server), each with its own process, ended with the block."""
-    shop, model = free_port(), free_port()
+    shop, model = free_ports(2)
     if command is None:
         demo = [sys.executable, "-m", "rayeval.demo"]
         env_words = [*demo, f"--shop-port={shop}", f"--slots={ENV_SLOTS}", "--env-latency=fixed:0.05", f"--request-log={log}"]

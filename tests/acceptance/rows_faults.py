@@ -14,10 +14,7 @@ from tests.acceptance.runs import (
     run_here,
     summary_of,
 )
-from tests.acceptance.servers import StartServers
-
-FAULTY = {"fault_malformed": 0.02, "fault_length": 0.02}
-REFUSING = {"fault_429": 0.05, "fault_500": 0.05}
+from tests.acceptance.servers import FAULTY, REFUSING, StartServers
 
 
 def faults(

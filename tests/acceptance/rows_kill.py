@@ -9,22 +9,22 @@ from pathlib import Path
 
 from rayeval.schemas import ExitCode
 from rayeval.store import RunDirectory, iter_traces, load_journal
-from tests.acceptance.rows_sameness import _assert_gone
 from tests.acceptance.runs import (
     Bench,
     Driver,
     JsonObject,
     assert_exactly_once,
+    assert_gone,
     canonical,
     cli,
     descendants,
     run_here,
     status_of,
 )
-from tests.acceptance.servers import StartServers
+from tests.acceptance.servers import FAULTY, StartServers
 
-FAULTY = {"fault_malformed": 0.02, "fault_length": 0.02}
 JOURNAL_S = 0.05
+"""A lease is in the journal so soon after its reset: the bound of what a SIGKILL leaves unnamed."""
 
 
 def kill_and_resume(
@@ -61,7 +61,7 @@ def kill_and_resume(
         late = sum(1 for t, action in _requests(log) if action == "reset") - servers.stats()["env"]["reset"]
         assert late == 0
         for kill in figures["kills"]:
-            _assert_gone(kill.pop("family"))
+            assert_gone(kill.pop("family"))
         assert_exactly_once(driver.run_dir, episodes)
         held = servers.stats()["env"]["leases_held"]
         figures |= {"held_at_end": held, "bound": 0 if exclusive else bound, "hash": canonical(driver.run_dir)}

@@ -12,7 +12,6 @@ import psutil
 
 from rayeval.schemas import ExitCode
 from tests.acceptance.rows_kill import completed_counts_of_whole_lines
-from tests.acceptance.rows_sameness import _assert_gone, when
 from tests.acceptance.runs import (
     Bench,
     Driver,
@@ -20,12 +19,14 @@ from tests.acceptance.runs import (
     Recorder,
     actors_of,
     assert_exactly_once,
+    assert_gone,
     descendants,
     lines_of,
     records,
     run_here,
     status_of,
     summary_of,
+    when,
 )
 from tests.acceptance.servers import StartServers
 
@@ -156,7 +157,7 @@ def drain(start: StartServers, root: Path, episodes: int = 40) -> JsonObject:
         assert servers.stats()["env"]["leases_held"] == 0
         on_disk = completed_counts_of_whole_lines(driver.run_dir)
         assert 0 < status["done"] == on_disk < episodes, (status, on_disk, driver.output)
-        _assert_gone(family)
+        assert_gone(family)
         return {"done": status["done"]}
 
 
@@ -164,7 +165,7 @@ def signals(start: StartServers, root: Path, episodes: int = 300) -> JsonObject:
     """The first signal drains, the second ends at once; both leave a run that goes on."""
     bench = Bench(root, episodes)
     figures: JsonObject = {}
-    with start(slots=64, env_latency="fixed:0.02", model_latency="fixed:0.05") as servers:
+    with start(slots=64, env_latency="fixed:0.02", model_latency="fixed:0.3") as servers:
         config = bench.config("signals", servers, {"execution.concurrency": 8})
         for number in (signal.SIGTERM, signal.SIGINT):
             driver = Driver(config)
@@ -179,7 +180,7 @@ def signals(start: StartServers, root: Path, episodes: int = 300) -> JsonObject:
             assert status["state"] == "ended" and status["exit_code"] == 128 + number, status
             assert servers.stats()["env"]["leases_held"] == 0
             assert status["done"] == completed_counts_of_whole_lines(driver.run_dir)
-            _assert_gone(family)
+            assert_gone(family)
             figures[number.name] = {"seconds": round(took, 1), "done": status["done"], "says": driver.output.splitlines()[-6:]}
         driver = Driver(config)
         before = lines_of(driver.run_dir)
@@ -191,7 +192,7 @@ def signals(start: StartServers, root: Path, episodes: int = 300) -> JsonObject:
         driver.signal(signal.SIGTERM)
         assert driver.wait(20.0) == 128 + signal.SIGTERM, driver.output
         figures["second"] = round(time.monotonic() - began, 2)
-        _assert_gone(family)
+        assert_gone(family)
         assert servers.stats()["env"]["leases_held"] == 0
         driver = Driver(config)
         assert driver.wait() == ExitCode.OK, driver.output

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from rayeval.schemas import ExitCode
 from rayeval.store import RunDirectory
@@ -26,12 +22,9 @@ from tests.acceptance.runs import (
     lines_of,
     run_here,
     summary_of,
-    wait_gone,
+    when,
 )
-from tests.acceptance.servers import Servers, StartServers
-
-FAULTY = {"fault_malformed": 0.02, "fault_length": 0.02}
-REFUSING = {"fault_429": 0.05, "fault_500": 0.05}
+from tests.acceptance.servers import FAULTY, REFUSING, Servers, StartServers
 
 
 def real_load(start: StartServers, root: Path, episodes: int = 1000) -> JsonObject:
@@ -147,28 +140,3 @@ def _with_killed_actor(bench: Bench, servers: Servers, episodes: int) -> str:
     assert_exactly_once(run_dir, episodes)
     assert summary_of(run_dir)["attempts"]["lost"] > 0
     return canonical(run_dir)
-
-
-def _assert_gone(family: Sequence[psutil.Process]) -> None:
-    left = wait_gone(family)
-    assert not left, f"processes of an ended driver live on: {left}"
-
-
-@contextlib.contextmanager
-def when(holds: Callable[[], bool], act: Callable[[], None], every_s: float = 0.01) -> Iterator[None]:
-    """Beside the block, call ``act`` once ``holds()`` does."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(every_s):
-            if holds():
-                act()
-                return
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(10.0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -226,5 +228,32 @@ def one_line(output: str) -> str:
 
 
 def cli(*words: str) -> str:
+    """What a command of rayeval prints on standard output."""
     done = subprocess.run([sys.executable, "-m", "rayeval", *words], capture_output=True, text=True, timeout=60.0)
     return done.stdout
+
+
+def assert_gone(family: Sequence[psutil.Process]) -> None:
+    """No process of an ended driver lives on."""
+    left = wait_gone(family)
+    assert not left, f"processes of an ended driver live on: {left}"
+
+
+@contextlib.contextmanager
+def when(holds: Callable[[], bool], act: Callable[[], None], every_s: float = 0.01) -> Iterator[None]:
+    """Beside the block, call ``act`` once ``holds()`` does."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            if holds():
+                act()
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10.0)

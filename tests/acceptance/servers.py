@@ -13,6 +13,10 @@ import httpx
 from rayeval.demo import DemoServers, start_demo
 
 JsonObject = dict[str, Any]
+FAULTY = {"fault_malformed": 0.02, "fault_length": 0.02}
+"""What a model does wrong: it stands in the traces, and the hash with it."""
+REFUSING = {"fault_429": 0.05, "fault_500": 0.05}
+"""What a server does wrong: tried again, and in no hash."""
 
 
 class Servers(AbstractContextManager["Servers"]):

@@ -36,12 +36,18 @@ class Head:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=4"]
         command += [f"--port={self._port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false", f"--temp-dir={self._place.name}"]
         command += ["--object-store-memory=100000000", f"--min-worker-port={first}", f"--max-worker-port={first + 200}"]
-        self._process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        deadline = time.monotonic() + 120.0
-        while not any(child.name() == "raylet" for child in self._process.children()):
-            assert self._process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.5)
-        time.sleep(3.0)
+        output = Path(self._place.name) / "head.out"
+        with output.open("w") as file:
+            self._process = psutil.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 120.0
+            while not any(child.name() == "raylet" for child in self._process.children()):
+                assert self._process.poll() is None and time.monotonic() < deadline, output.read_text()[-2000:]
+                time.sleep(0.5)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        time.sleep(3.0)  # a raylet that has begun is not yet in the head's table, and a driver that joins before finds no node
         return self
 
     def kill(self) -> None:

@@ -37,6 +37,8 @@ class FragileHandle(LocalHandle):
         self.fail_next: Exception | None = None
         self.unplaceable = False
         self.waits_for_a_place = False
+        self.hears_no_kill = False
+        """While it waits for a place: as Ray, when the head is gone."""
         self.dies_at_birth = False
         self.tick_age_s = 0.0
         """What a ping says of the work loop."""
@@ -47,7 +49,7 @@ class FragileHandle(LocalHandle):
         if self.unplaceable:
             raise PlacementError(f"actor {self.spec.actor_id} was not running after {timeout_s:.0f} s")
         if self.waits_for_a_place:
-            await self._gone.wait()
+            await (asyncio.sleep(3600.0) if self.hears_no_kill else self._gone.wait())
             raise ActorGoneError("killed before it was placed")
         if self.dies_at_birth:
             raise ActorGoneError("its process ended as it began")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from actors.asking import HeadSilentError, ask_head, takes_connections, within
+from actors.asking import HeadSilentError, ask_head, end_actor, endings_are_sent, takes_connections, within
 
 SILENT_HEAD = """
     import asyncio, os, signal, sys, time
@@ -30,6 +30,13 @@ SILENT_HEAD = """
         assert ray.get([ended.here.remote(), kept.here.remote()], timeout=60.0)
         end_actor(ended)
         print("sent", endings_are_sent(10.0), flush=True)
+        began = time.monotonic()
+        while time.monotonic() - began < 60.0:
+            try:
+                ray.get(ended.here.remote(), timeout=60.0)
+            except ray.exceptions.ActorDiedError:
+                print("ended", flush=True)
+                break
         (head,) = [p for p in psutil.Process().children() if p.name() == "gcs_server"]
         head.send_signal(signal.SIGSTOP if sys.argv[1] == "stopped" else signal.SIGKILL)
         head.wait(10) if sys.argv[1] == "killed" else None
@@ -60,6 +67,15 @@ def test_what_takes_too_long_is_given_up() -> None:
         within(5.0, lambda: {}["x"], TimeoutError("nothing came"))
 
 
+def test_an_order_that_hangs_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = threading.Event()
+    monkeypatch.setattr("ray.kill", lambda actor, no_restart: hanging.wait(60.0))  # only a lost head makes it hang, and not every time
+    end_actor(object())
+    assert not endings_are_sent(0.05)
+    hanging.set()
+    assert endings_are_sent(30.0)
+
+
 async def test_a_port_that_takes_connections_and_one_that_does_not() -> None:
     server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -87,5 +103,7 @@ def test_a_head_that_is_gone_holds_up_neither_the_question_nor_the_loops_end(how
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SILENT_HEAD), how], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.stdout.splitlines() == ["nodes 1", "sent True", "silent True", "not held up True", "loop closed"], done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["nodes 1", "sent True", "ended", "silent True", "not held up True", "loop closed"], done.stderr[
+        -2000:
+    ]
     assert done.returncode == 7

@@ -58,6 +58,21 @@ def test_an_end_at_once_leaves_no_process_behind() -> None:
     assert not alive
 
 
+def test_once_told_so_a_call_of_rays_starts_no_ray() -> None:
+    script = """
+        from actors import cluster
+        cluster.prepare_environment()
+        import ray
+        cluster.start_no_other_ray()
+        try:
+            ray.put(1)
+        except ray.exceptions.RaySystemError as error:
+            print("refused:", error, ray.is_initialized())
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60.0, check=False)
+    assert "refused:" in done.stdout and "False" in done.stdout, done.stdout + done.stderr
+
+
 def test_what_ray_prints_becomes_a_note_without_colours() -> None:
     notes: list[tuple[str, str]] = []
     talk = cluster.RayTalk(lambda level, text: notes.append((level, text)))

@@ -78,5 +78,5 @@ def test_an_environment_that_needs_no_url_runs_without_one(tmp_path: Path) -> No
 def test_an_environment_without_a_server_is_told_as_such(tmp_path: Path) -> None:
     kind = {"environment.base_url": None, "environment.kind": f"{__name__}.Nameless"}
     loaded = load_config(write_config(tmp_path, overrides=kind))
-    with pytest.raises(InputError, match=r"environment\.base_url.*names none"):
+    with pytest.raises(InputError, match=r"environment\.base_url.*leads to no server"):
         run(RunRequest(loaded, make_plan(loaded), tmp_path / "run", show=True), NoDisplay())

@@ -3,12 +3,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from actors.progress import snapshot
 from rayeval.environments.fake import FakeCall
 from rayeval.exceptions import EnvironmentCallError
 from rayeval.schemas import ErrorKind, ExitCode
 from rayeval.store import iter_traces, load_journal
-from tests.actors.fields import Field, completed, field
+from tests.actors.fields import Field, FragileHandle, completed, field
 
 
 def lost(f: Field) -> list[dict[str, Any]]:
@@ -175,10 +177,17 @@ async def test_a_failed_write_during_a_drain_is_what_the_run_ends_with(tmp_path:
         assert any(level == "error" and "taken over" in text for level, text in f.notes)
 
 
-async def test_an_actor_that_still_waits_for_a_place_at_the_end_is_not_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hears_no_kill", [False, True])
+async def test_an_actor_that_still_waits_for_a_place_at_the_end_is_neither_awaited_nor_replaced(
+    tmp_path: Path, hears_no_kill: bool
+) -> None:
+    def prepare(handle: FragileHandle) -> None:
+        handle.waits_for_a_place, handle.hears_no_kill = handle.spec.actor_id.endswith("002"), hears_no_kill
+
     async with field(tmp_path) as f:
-        f.prepare = lambda handle: setattr(handle, "waits_for_a_place", handle.spec.actor_id.endswith("002"))
+        f.prepare = prepare
         assert await f.run() is None
+        assert not f.pool._tasks
         assert len(completed(f)) == 12
         assert len(f.handles) == 2 and all(handle.killed for handle in f.handles)
         assert not [text for level, text in f.notes if level == "warning"]

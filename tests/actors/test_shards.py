@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray._private import auto_init_hook
 
 from actors.engine import RunRequest, run
 from actors.shards import AUTO_EPISODES, wanted, write_at_end, write_shards
@@ -34,6 +35,31 @@ from actors.shards import write_shards
 from rayeval.store import RunDirectory
 write_shards([RunDirectory(sys.argv[1])], address=sys.argv[2], part_bytes=5_000)
 """
+HANG = """
+import sys, threading, time
+import psutil
+from actors import shards
+from rayeval.exceptions import StoppedError
+from rayeval.store import RunDirectory
+
+def hangs(*given):
+    print("writing", flush=True)
+    raylets.extend(p for p in psutil.Process().children() if p.name() == "raylet")
+    time.sleep(20.0)
+    try:
+        shards.ray.put(1)
+    except shards.ray.exceptions.RaySystemError:
+        print("thread: none started", flush=True)
+
+raylets = []
+shards._job = hangs
+try:
+    shards.write_shards([RunDirectory(sys.argv[1])], address="local", deadline_s=15.0)
+except StoppedError as error:
+    print("given up:", str(error).partition(";")[0], flush=True)
+print("raylets", sum(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in raylets) if raylets else "none", flush=True)
+next(t for t in threading.enumerate() if t.name == "within").join(60.0)
+"""
 HANG_GUARD_S = 120.0
 
 
@@ -51,15 +77,28 @@ def test_a_run_is_written_as_in_one_process_and_once(tmp_path: Path, ray_session
 
 @pytest.mark.ray
 def test_a_job_that_does_not_end_is_given_up(tmp_path: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "1")
+    monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
     run, told = make_run(tmp_path / "a", [completed(t) for t in range(4)]), []
     with pytest.raises(StoppedError, match=r"did not end within 0 s; run the same command again"):
         write_shards([run], deadline_s=0.0, note=lambda *note: told.append(note))
     (thread,) = [t for t in threading.enumerate() if t.name == "within"]
-    assert not (run.shards / "_manifest.json").exists() and os.environ["RAY_ENABLE_AUTO_CONNECT"] == "0"
+    assert not (run.shards / "_manifest.json").exists() and not auto_init_hook.enable_auto_connect
     assert told == [("info", f"writing shards of 0.0 MB of traces to {run.shards}")]
     thread.join(HANG_GUARD_S)
     assert write_shards([run]).written and verify_shards(run.shards) == []
+
+
+@pytest.mark.slow
+def test_a_job_given_up_on_a_ray_of_its_own_ends_that_ray_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [completed(t) for t in range(4)])
+    done = subprocess.run([sys.executable, "-c", HANG, str(run.path)], capture_output=True, text=True, timeout=HANG_GUARD_S, check=False)
+    assert done.stdout.splitlines() == [
+        "writing",
+        "given up: writing shards did not end within 15 s",
+        "raylets 0",
+        "thread: none started",
+    ], done.stdout + done.stderr
+    assert not list(run.shards.glob("*.parquet*"))
 
 
 @pytest.mark.ray

@@ -112,7 +112,7 @@ def test_what_a_dead_owner_held_is_released_once(rayeval, run, shop):
     }
     assert free_slots(shop) == 4
     assert load_journal(run.leases).held == {}
-    assert rayeval("leases", "release").out == "0 leases are released, or were free already\n"
+    assert rayeval("leases", "release").out == "0 leases are free again\n"
 
 
 def test_what_a_living_owner_holds_is_left(rayeval, run, shop):
@@ -127,14 +127,14 @@ def test_a_living_driver_keeps_its_runs_leases(rayeval, run, shop):
         named = rayeval("leases", "release", "r", "--json")
         assert named.code == 4 and "its driver" in named.json["error"]["hint"]
         everything = rayeval("leases", "release")
-        assert everything.code == 0 and everything.out == "0 leases are released, or were free already; left 1 living runs alone\n"
+        assert everything.code == 0 and everything.out == "0 leases are free again; left 1 living run alone\n"
     assert free_slots(shop) == 3
 
 
 def test_a_server_that_is_gone_is_told_and_the_lease_stays_journalled(rayeval, run):
     journal(run, Lease("http://127.0.0.1:9", 0, "x"))
     answer = rayeval("leases", "release", "r")
-    assert answer.code == 5 and "0 leases are released" in answer.out and "not released: slot 0" in answer.out
+    assert answer.code == 5 and "0 leases are free again" in answer.out and "not released: slot 0" in answer.out
     assert set(load_journal(run.leases).held) == {("http://127.0.0.1:9", "x")}
 
 

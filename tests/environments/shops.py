@@ -14,7 +14,7 @@ from rayeval.transport import AiohttpTransport, FakeTransport, HttpResponse, Sen
 from tests.environments.shop_server import HOME, ShopServer
 
 JOB = EpisodeJob(3, 0, 7, "val")
-QUICK = EnvironmentTimeouts(reset_timeout_s=0.1, step_timeout_s=5, release_timeout_s=1, drain_timeout_s=5)
+QUICK = EnvironmentTimeouts(reset_timeout_s=1.0, step_timeout_s=5, release_timeout_s=1, drain_timeout_s=5)
 URL = "http://shop.test:5700"
 
 

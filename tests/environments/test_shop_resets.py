@@ -94,7 +94,7 @@ async def test_a_late_refusal_frees_the_place_without_a_lease() -> None:
 
 
 async def test_aclose_is_bounded_and_says_which_resets_were_never_answered() -> None:
-    hasty = EnvironmentTimeouts(reset_timeout_s=0.05, drain_timeout_s=0.1)
+    hasty = EnvironmentTimeouts(reset_timeout_s=1.0, drain_timeout_s=0.1)
     async with ShopServer(slots=1) as server:
         shop = ShopSimulator([server.url], transport=AiohttpTransport(), timeouts=hasty)
         await shop.open(JOB, server.url, Leases(), free).reset()
