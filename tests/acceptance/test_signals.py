@@ -14,4 +14,4 @@ def test_sigterm_drains(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_second_signal_ends_at_once_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    signals(DemoPair, tmp_path, 96)
+    signals(DemoPair, tmp_path, 48)
