@@ -8,8 +8,7 @@ import pytest
 from rayeval.schemas import ExitCode
 from rayeval.store import load_journal
 from tests.acceptance.rows_lives import actor_ends
-from tests.acceptance.rows_sameness import when
-from tests.acceptance.runs import Bench, actors_of, assert_exactly_once, lines_of, run_here
+from tests.acceptance.runs import Bench, actors_of, assert_exactly_once, lines_of, run_here, when
 from tests.acceptance.servers import DemoPair
 
 pytestmark = pytest.mark.ray

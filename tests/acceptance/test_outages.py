@@ -18,7 +18,7 @@ import pytest
 from actors.engine import RunOutcome
 from rayeval.schemas import ExitCode
 from rayeval.store import RunDirectory
-from tests.acceptance.chaos import free_port
+from tests.acceptance.ray_nodes import free_ports
 from tests.acceptance.runs import Bench, JsonObject, Recorder, assert_exactly_once, lines_of, records, run_here, summary_of
 from tests.acceptance.servers import DemoPair, Servers
 
@@ -35,7 +35,8 @@ class Site(Servers):
     """One pair of demo servers that stays at its ports while it goes and comes back."""
 
     def __init__(self, **options: Any) -> None:
-        self._options = {"slots": 64, **SLOW, **options, "shop_port": free_port(), "model_port": free_port()}
+        shop_port, model_port = free_ports(2)
+        self._options = {"slots": 64, **SLOW, **options, "shop_port": shop_port, "model_port": model_port}
         self._pair: DemoPair | None = None
         self.start()
 
