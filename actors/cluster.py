@@ -162,7 +162,7 @@ def kill_local() -> None:
     """SIGKILL the Ray that this process started, for an end at once. Left to themselves, its agents outlive it by a minute.
 
     Rollout actors are left, with what they have started: they see that their parent, the raylet, is gone, give back their slots and end,
-    as after a SIGKILL of this process (``freshness.end_with_parent``).
+    as after a SIGKILL of this process (``freshness.py``).
     """
     with contextlib.suppress(psutil.Error):
         this = psutil.Process()

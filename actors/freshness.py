@@ -5,8 +5,8 @@ Invariants:
   of the driver moves ``until`` to ``now + fence_s``. Nothing else does.
 * Once lapsed it never becomes fresh again: the driver may already have given its slots to somebody else.
 * The watch runs in a thread of its own, so that a blocked work loop does not keep a lapsed actor alive.
-Closing rule: ``stop()`` ends the watch; after a lapse the process ends ``EXIT_AFTER_S`` later whatever the work loop does. A process of an
-actor's own ends so after its parent too, from before the watch begins until after it has been stopped (``end_with_parent``).
+Closing rule: ``stop()`` ends the watch; after a lapse the process ends ``EXIT_AFTER_S`` later whatever the work loop does.
+Before the watch begins and after it has been stopped nothing is held, and Ray ends the process of an actor some 3 s after its raylet.
 """
 
 from __future__ import annotations
@@ -24,19 +24,6 @@ _WATCH_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.05
 """A parent that is gone is seen so soon by whoever acts: asking for it is a call of the kernel."""
 _ORPHANED = "its parent process is gone"
-
-
-def end_with_parent(after_s: float = EXIT_AFTER_S) -> None:
-    """End this process ``after_s`` after its parent (the raylet) has ended, whatever else it does. Called once, as early as can be."""
-    parent = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # it may have ended before this line
-
-    def loop() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_EVERY_S)
-        time.sleep(after_s)
-        os._exit(1)
-
-    threading.Thread(target=loop, name="end-with-parent", daemon=True).start()
 
 
 class Freshness:

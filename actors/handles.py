@@ -27,7 +27,6 @@ from ray.exceptions import (
 )
 
 from actors.asking import HeadSilentError, ask_head, end_actor
-from actors.freshness import end_with_parent
 from actors.messages import ActorInfo, ActorSpec, Order, Ping, Reply
 from actors.nodes import living_nodes, what_is_missing
 from actors.rollout import RolloutActor
@@ -79,11 +78,7 @@ class ActorHandle(Protocol):
 
 
 class _RayRolloutActor(RolloutActor):
-    """The plain actor with the node's id and the control thread's mark. Its process ends with the raylet from the first moment on."""
-
-    def __init__(self, spec: ActorSpec) -> None:
-        end_with_parent()
-        super().__init__(spec)
+    """The plain actor with the node's id and the control thread's mark."""
 
     async def start(self) -> ActorInfo:
         os.environ["RAYEVAL_NODE_ID"] = ray.get_runtime_context().get_node_id()

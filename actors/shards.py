@@ -18,7 +18,6 @@ import logging
 import os
 import shlex
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -143,15 +142,16 @@ def _passes(
     components = plan.components
     joined = cluster.join(address, 0)
     try:
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
+            if given_up.is_set():  # while Ray came up, or while the last pass ran; the place is somebody else's by now
+                break
+            if attempt:
+                place.clear()
             outcomes = _job(plan.parts, place.address, components)
             unknown = frozenset(name for outcome in outcomes for name in outcome["unknown"])
             if not unknown:
                 return components, [(o["temporary"], ShardFile(o["name"], o["rows"], o["bytes"], o["sha256"])) for o in outcomes]
-            if given_up.is_set():
-                break  # the place is somebody else's by now
             components |= unknown
-            place.clear()
         raise InputError("traces", place.words, "keep changing while they are read; write shards when the runs stand still")
     finally:
         if joined.ours:
@@ -224,7 +224,7 @@ def wanted(chosen: bool | str, episodes: int, *, completed: bool, on_ray: bool) 
 async def write_at_end(
     run_dir: RunDirectory, note: Callable[[str, str], None], stopped: Callable[[], bool], address: str | None = None
 ) -> None:
-    """Write a run's shards; a failure, a signal or a deadline passed is a warning with the command to paste, and never more."""
+    """Write a run's shards; a failure (the deadline of ``write_shards`` is one) or a signal is a warning with the command to paste."""
     found: list[ShardsResult] = []
     failed: list[BaseException] = []
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -238,16 +238,11 @@ async def write_at_end(
         with contextlib.suppress(RuntimeError):  # nobody waits any more and the loop is closed
             loop.call_soon_threadsafe(ended.set)
 
-    try:
-        size = run_dir.traces.stat().st_size
-    except OSError:
-        size = 0
-    deadline = time.monotonic() + _BASE_DEADLINE_S + size / _BYTES_PER_S
     # A thread of its own: the loop must hear signals, and a job that hangs must not keep the process from ending.
     thread = threading.Thread(target=work, name="shards", daemon=True)
     note("info", "writing shards")
     thread.start()
-    while not ended.is_set() and not stopped() and time.monotonic() < deadline:
+    while not ended.is_set() and not stopped():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _LOOK_EVERY_S)
     if found:
@@ -257,6 +252,5 @@ async def write_at_end(
         cluster.start_no_other_ray()
         if not joined_before:
             cluster.leave()
-    given_up = "a signal was received" if stopped() else "they took too long"
-    why = str(failed[0]) or type(failed[0]).__name__ if failed else given_up
+    why = str(failed[0]) or type(failed[0]).__name__ if failed else "a signal was received"
     note("warning", f"no shards were written ({why}); write them with: rayeval shards {shlex.quote(str(run_dir.path))}")

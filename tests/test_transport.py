@@ -16,7 +16,8 @@ from rayeval.exceptions import (
     TransportError,
 )
 from rayeval.transport import AiohttpTransport, FakeTransport, HttpResponse, HttpTransport, public_url
-from tests.helpers.transports import HEADERS, SECRET, failure_of, free_port, raw_serving, read_request, serving
+from tests.helpers.ports import free_port
+from tests.helpers.transports import HEADERS, SECRET, failure_of, raw_serving, read_request, serving
 
 
 async def test_posts_and_reads(transport: AiohttpTransport) -> None:

@@ -15,7 +15,8 @@ from rayeval.exceptions import (
     TransportError,
 )
 from rayeval.transport import AiohttpTransport, HttpResponse
-from tests.helpers.transports import HEADERS, SECRET, failure_of, free_port, raw_serving, read_request, replying
+from tests.helpers.ports import free_port
+from tests.helpers.transports import HEADERS, SECRET, failure_of, raw_serving, read_request, replying
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -29,6 +26,7 @@ from rayeval.cli.options import (
     WhereOption,
 )
 from rayeval.cli.output import error_object, write_error, write_json, write_link, write_out
+from rayeval.cli.signals import verdict_first
 from rayeval.exceptions import InputError
 from rayeval.schemas import ExitCode, JsonObject
 
@@ -221,21 +219,6 @@ def run(
         outcome = run_plan(request, make_display(mode, os.environ))
         _tell(outcome, config, [*repeated, "--show"] if show else repeated, as_json, "submit" if is_job else "run")
     return ExitCode(outcome.exit_code)
-
-
-@contextlib.contextmanager
-def verdict_first() -> Iterator[None]:
-    """A stop signal between the end of a run and its verdict changes neither: the run has taken the signals while it lived, and what it
-    gives them back to lets them pass."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def overrides_of(set_: Sequence[str] | None, max_failed: str | None, no_resume: bool) -> list[str]:

@@ -44,7 +44,7 @@ def shards(
 
     # Ray is loaded here and not before: a wrong name is told at once.
     from actors.shards import write_shards
-    from rayeval.cli.watching import ended_by_sigterm
+    from rayeval.cli.signals import ended_by_sigterm
 
     with ended_by_sigterm():
         result = write_shards(found, output if merge is None else merge, address=address, note=lambda _, text: write_error(text))

@@ -7,11 +7,9 @@ as it was; the sources (``rayeval.cli.sources``) pace the reading, each read und
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from shutil import get_terminal_size
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rayeval.cli.display import status_sentence
 from rayeval.cli.lines import Line, plain
 from rayeval.cli.output import use_color, write_json_line, write_out
+from rayeval.cli.signals import ended_by_sigterm
 from rayeval.cli.sources import Source
 from rayeval.cli.status_page import FREE_WIDTH, OVER, Sight, page
 from rayeval.cli.stuck import troubles
@@ -176,17 +175,3 @@ def _watch_page(source: Source, every_s: float) -> Sight:
         for sight in _sights(source, every_s):
             screen.show(sight)
     return sight
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block by an exception, so that what was taken is given back (the terminal, a Ray)."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(ExitCode.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

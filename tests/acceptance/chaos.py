@@ -30,7 +30,7 @@ from rayeval.display import NoDisplay
 from rayeval.plan import make_plan
 from rayeval.store import RunDirectory, canonical_hash_of_run
 from tests.acceptance.findings import ENV_SLOTS, FENCE_S, Death, Findings, Report
-from tests.acceptance.ray_nodes import free_ports
+from tests.helpers.ports import free_ports
 
 CONFIG = """
 experiment: {{name: chaos, seed: 11, output_dir: {runs}}}

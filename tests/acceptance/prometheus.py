@@ -32,9 +32,10 @@ import yaml
 
 from rayeval.demo import DemoServers, start_demo
 from tests.acceptance.dashboard_picture import draw, range_query
-from tests.acceptance.ray_nodes import RayNodes, free_ports
+from tests.acceptance.ray_nodes import RayNodes
 from tests.cluster.queries import CLUSTER, alert_queries, filled, panel_queries, selectors
 from tests.cluster.test_monitoring import promtool
+from tests.helpers.ports import free_ports
 
 JsonObject = dict[str, Any]
 ROOT = Path(__file__).parents[2]

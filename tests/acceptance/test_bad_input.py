@@ -5,7 +5,6 @@ By the command line, with ``--show``: everything but Ray.
 
 import re
 import resource
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from rayeval.demo import DemoServers
 from rayeval.schemas import ExitCode
 from rayeval.store import RunDirectory
 from tests.acceptance.runs import Bench, completed_counts, lines_of, records, run_here
+from tests.helpers.ports import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -67,15 +67,9 @@ def show_dir(bench: Bench) -> Path:
     return path
 
 
-def dead_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @pytest.mark.parametrize(("key", "path"), [("model__base_url", "/v1"), ("environment__base_url", "")])
 def test_a_port_with_nothing_behind_it(config: Callable[..., Path], key: str, path: str) -> None:
-    url = f"http://127.0.0.1:{dead_port()}{path}"
+    url = f"http://127.0.0.1:{free_port()}{path}"
     done = run(config(**{key: url}))
     assert done.returncode == ExitCode.STOPPED
     line = error_line(done)
@@ -160,7 +154,7 @@ def test_what_cannot_be_made_is_told_before_anything_is_there(bench: Bench, conf
 
 
 def test_a_start_that_came_to_no_episode_binds_no_plan(bench: Bench, config: Callable[..., Path]) -> None:
-    nowhere = f"http://127.0.0.1:{dead_port()}/v1"
+    nowhere = f"http://127.0.0.1:{free_port()}/v1"
     for temperature in (0.6, 0.25):  # another plan: refused as such (3) once there is an episode
         done = run(config(model__base_url=nowhere, model__temperature=temperature), show=False)
         assert done.returncode == ExitCode.STOPPED, done.stderr + done.stdout

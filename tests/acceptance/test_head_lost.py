@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from rayeval.schemas import ExitCode
-from tests.acceptance.ray_nodes import free_ports
 from tests.acceptance.runs import Bench, Driver, assert_exactly_once, lines_of, status_of
 from tests.acceptance.servers import DemoPair
+from tests.helpers.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 EPISODES = 48

@@ -18,9 +18,9 @@ import pytest
 from actors.engine import RunOutcome
 from rayeval.schemas import ExitCode
 from rayeval.store import RunDirectory
-from tests.acceptance.ray_nodes import free_ports
 from tests.acceptance.runs import Bench, JsonObject, Recorder, assert_exactly_once, lines_of, records, run_here, summary_of
 from tests.acceptance.servers import DemoPair, Servers
+from tests.helpers.ports import free_ports
 
 EPISODES = 30
 GENTLE = {"execution.concurrency": 12, "execution.attempts": 1}

@@ -103,7 +103,6 @@ def test_a_head_that_is_gone_holds_up_neither_the_question_nor_the_loops_end(how
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SILENT_HEAD), how], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.stdout.splitlines() == ["nodes 1", "sent True", "ended", "silent True", "not held up True", "loop closed"], done.stderr[
-        -2000:
-    ]
+    told = ["nodes 1", "sent True", "ended", "silent True", "not held up True", "loop closed"]
+    assert done.stdout.splitlines() == told, done.stderr[-2000:]
     assert done.returncode == 7

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import subprocess
 import sys
@@ -58,6 +59,30 @@ def test_an_end_at_once_leaves_no_process_behind() -> None:
     assert not alive
 
 
+@pytest.mark.ray
+def test_an_actor_that_was_never_started_ends_by_itself_after_an_end_at_once() -> None:
+    script = """
+        import os
+        from actors import cluster
+        cluster.prepare_environment()
+        import psutil
+        import ray
+        from actors.handles import RayHandle
+        from actors import drain
+        from tests.actors.specs import spec
+        cluster.join("local", 1)
+        handle = RayHandle(spec())
+        assert ray.get(handle._actor.ping.remote(), timeout=60.0) is not None
+        (actor,) = drain.actors(psutil.Process())
+        print(actor.pid, flush=True)
+        cluster.kill_local()
+        os._exit(1)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, timeout=120.0, check=False)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(60.0)
+
+
 def test_once_told_so_a_call_of_rays_starts_no_ray() -> None:
     script = """
         from actors import cluster
@@ -66,11 +91,11 @@ def test_once_told_so_a_call_of_rays_starts_no_ray() -> None:
         cluster.start_no_other_ray()
         try:
             ray.put(1)
-        except ray.exceptions.RaySystemError as error:
-            print("refused:", error, ray.is_initialized())
+        except ray.exceptions.RaySystemError:
+            print("refused, and started", ray.is_initialized())
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60.0, check=False)
-    assert "refused:" in done.stdout and "False" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["refused, and started False"], done.stdout + done.stderr
 
 
 def test_what_ray_prints_becomes_a_note_without_colours() -> None:

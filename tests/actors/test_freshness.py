@@ -1,10 +1,5 @@
-import os
-import subprocess
-import sys
 import threading
-import time
 
-import psutil
 import pytest
 
 from actors.freshness import Freshness
@@ -93,29 +88,3 @@ def test_a_revoked_right_stays_gone() -> None:
     fresh.renew()
     with pytest.raises(FencedError, match="declared dead"):
         fresh.check()
-
-
-ORPHAN = """
-import os, subprocess, sys, time
-os.environ.pop("RAY_RAYLET_PID", None)
-from actors.freshness import end_with_parent
-if sys.argv[1:]:
-    print(os.getpid(), flush=True)
-    end_with_parent(0.1)
-    time.sleep(600.0)
-else:
-    child = subprocess.Popen([sys.executable, "-c", os.environ["ORPHAN"], "child"], stdout=subprocess.PIPE)
-    print(child.stdout.readline().decode(), end="", flush=True)
-    time.sleep(float(os.environ["LIVES_S"]))
-"""
-
-
-@pytest.mark.parametrize("lives_s", [0.0, 2.0])
-def test_a_process_ends_after_its_parent_whatever_it_does(lives_s: float) -> None:
-    environment = {**os.environ, "ORPHAN": ORPHAN, "LIVES_S": str(lives_s)}
-    began = time.monotonic()
-    parent = subprocess.run([sys.executable, "-c", ORPHAN], env=environment, stdout=subprocess.PIPE, text=True, timeout=60.0, check=True)
-    orphan = int(parent.stdout)
-    while psutil.pid_exists(orphan) and psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() - began < 60.0
-        time.sleep(0.05)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.signals import StopSignals
-from rayeval.cli.running import verdict_first
+from rayeval.cli.signals import verdict_first
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -75,9 +74,3 @@ async def failure_of(transport: HttpTransport, url: str, timeout_s: float | None
     assert error.__cause__ is None and error.__context__ is None
     assert type(pickle.loads(pickle.dumps(error))) is type(error)
     return error
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])

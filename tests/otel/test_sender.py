@@ -132,7 +132,7 @@ def test_one_that_hangs_is_waited_for_no_longer_than_the_time_allows(monkeypatch
     counts = started.flush()
     started.end({"exit_code": 0})
     took = time.monotonic() - began
-    assert 0.5 < took < 10
+    assert 0.5 < took < 1.5
     assert (counts["chosen"], counts["exported"], counts["waiting"], counts["dropped_by"]) == (40, 0, 0, {"not_sent": 40})
     ((_, text),) = started.take_notes()
     assert "did not take the last 40 episodes within 0.6 s (connection refused)" in text and sink.closed == 1
